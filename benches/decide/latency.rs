@@ -17,7 +17,7 @@ use usher::endpoints::{CachedLocator, Clock, EndpointSpec, Store, StoreLocator, 
 use usher::flow::{Attempts, Dispatcher, Policy, Routed};
 use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::{Context, Effects, Facts, Record, SchedulerMetrics, Scratch, Situation, State};
+use usher::schedule::{Context, Effects, Facts, Record, RequestContext, SchedulerMetrics, Scratch, State};
 
 const CONFIG: &str = "
 plugins:
@@ -107,10 +107,10 @@ fn decide_for(c: &mut Criterion, name: &str, requests: &[Request; 2]) {
         let (store, Pipeline { scheduler, stages, .. }) = (store(count), pipeline());
         let candidates = store.snapshot().all();
         let request = &requests[1];
-        let situation = Situation { request, now_ms: 10, max_age: Duration::from_secs(2) };
+        let cx = RequestContext { request, now_ms: 10, max_age: Duration::from_secs(2) };
         let (mut rng, mut scratch) = (StdRng::seed_from_u64(1), Scratch::default());
         let mut facts = Facts::default();
-        stages.produce(&situation, &candidates, &mut facts);
+        stages.produce(&cx, &candidates, &mut facts);
         let context =
             |request| Context { facts: &facts, ..Context::new(request, 10, Duration::from_secs(2)) };
         let mut under_way = Vec::new();

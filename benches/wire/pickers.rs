@@ -85,7 +85,7 @@ impl Picker {
     /// # Errors
     /// One line: the mistake, and the correct form.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let example = "write name=COMMAND, for example go='/opt/epp --v=1'";
+        let example = "write name=COMMAND, for example llm-d-router='/opt/epp --v=1'";
         let (name, command) = text.split_once('=').ok_or_else(|| format!("there is no '='; {example}"))?;
         let (name, command) = (name.trim(), command.trim());
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

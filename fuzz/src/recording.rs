@@ -46,7 +46,10 @@ fn check(recording: &Recording) {
     }
     apart(requests);
     let servers = recording.servers(&EngineConfig::default());
-    assert_eq!((servers.len(), arrivals.len()), (recording.members.len(), recording.fates().requests.len()));
+    assert_eq!(
+        (servers.len(), arrivals.len()),
+        (recording.members.len(), recording.outcomes().requests.len())
+    );
     for server in servers {
         server.engine.validate().expect("its cache holds a request");
         assert!(!server.name.contains(char::is_control), "{:?}", server.name);

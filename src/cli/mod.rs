@@ -80,7 +80,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     main_with(arguments, &PluginTypes::default())
 }
 
-/// The same where configurations of `serve` and `check` may name these plugin types.
+/// Runs the program with these plugin types for the configurations of `serve` and `check`.
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>, types: &PluginTypes) -> ExitCode {
     let error = match parse(arguments).and_then(|command| run(command, types)) {
         Ok(code) => return code,

@@ -183,8 +183,8 @@ impl From<Client> for Cluster {
 }
 
 impl Cluster {
-    /// The same way for requests that may take no longer than this all together, from now on, or a second more
-    /// for the last one. Later ones are not sent ([`Problem::Unsent`]). Watches are not concerned.
+    /// This cluster with a total time limit for requests, from now on; the last one may take a second
+    /// more. Later ones are not sent ([`Problem::Unsent`]). Watches are not concerned.
     #[must_use]
     pub fn within(&self, limit: Duration) -> Self {
         let time = Time { until: Instant::now() + limit, limit, is_late: Arc::default() };

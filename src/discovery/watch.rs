@@ -108,7 +108,7 @@ impl Stamp {
 struct Seen {
     /// `None`: there was nothing to look at.
     stamp: Option<Stamp>,
-    /// The same stamp was there at the look before. File systems count time in
+    /// The stamp is unchanged since the last look. File systems count time in
     /// ticks of some milliseconds, so a second write in the tick of the first
     /// leaves no trace; the file is read once more when the tick must be over.
     settled: bool,
@@ -305,8 +305,8 @@ impl FileDiscovery {
             let problem = problem.in_file(&file);
             warn!(problem, "problem in the endpoints file");
         }
-        if let Some(more) = problems.len().checked_sub(LOGGED_PROBLEMS).filter(|more| *more > 0) {
-            warn!(%path, more, "more problems in the endpoints file");
+        if let Some(omitted) = problems.len().checked_sub(LOGGED_PROBLEMS).filter(|omitted| *omitted > 0) {
+            warn!(%path, omitted, "more problems in the endpoints file");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Causes: findings that have others as a consequence, so that what to mend first is told first.
+//! Causes: findings that have others as a consequence, so that the first one to fix comes first.
 
 use super::finding::{Finding, Outcome, Report};
 use super::rules::{self, Rule};
@@ -8,7 +8,7 @@ use super::rules::{self, Rule};
 pub struct Cause {
     /// Kind of the finding.
     pub rule: &'static Rule,
-    /// Findings that go with it when it is mended.
+    /// Findings that go with it when it is fixed.
     pub follows: &'static [&'static Rule],
     /// Checks that can't look because of it.
     pub needed_by: &'static [&'static str],
@@ -139,7 +139,7 @@ pub struct Root<'a> {
     pub rule: &'static Rule,
     /// Findings of this kind, with their checks.
     pub findings: Vec<(&'static str, &'a Finding)>,
-    /// Checks that need it mended, with the kinds of what they found; none if they could not look.
+    /// Checks that need it fixed, with the kinds of what they found; none if they could not look.
     pub needed_by: Vec<(&'static str, Vec<&'static Rule>)>,
 }
 

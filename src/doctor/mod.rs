@@ -5,7 +5,7 @@
 //! 2. What it saw, or why it saw nothing, is an [`Observations`].
 //! 3. Each check in [`check`] is a function of these, without I/O: [`examine`] runs them all.
 //! 4. A [`Report`] has a line per check, and what was found. Every finding has a [`Rule`], which
-//!    says why it matters and how to mend it. [`causes`] has which of them follow from others.
+//!    says why it matters and how to fix it. [`causes`] has which of them follow from others.
 //!
 //! Nothing that a response holds is printed as it is: configurations and headers may carry
 //! credentials.

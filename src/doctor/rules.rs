@@ -1,4 +1,4 @@
-//! The kinds of findings: for each why it matters and how to mend it.
+//! The kinds of findings: for each why it matters and how to fix it.
 
 use serde::Serialize;
 
@@ -134,7 +134,7 @@ rules! {
         "Responses hang or are buffered whole, and the picker learns nothing of tokens and failures.",
         "Set response_body_mode: FULL_DUPLEX_STREAMED.";
     RESPONSE_NOT_SEEN: Warning "response-not-seen",
-        "The picker does not see responses: no usage, no time to the first token, no outlier ejection, and load is released too early.",
+        "The picker does not see responses: no usage, no TTFT, no outlier ejection, and load is released too early.",
         "Set response_header_mode: SEND and response_body_mode: FULL_DUPLEX_STREAMED.";
     TRAILERS_NOT_SENT: Wrong "trailers-not-sent",
         "A body that ends in trailers never ends for the picker: gRPC requests and responses hang.",

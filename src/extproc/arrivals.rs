@@ -27,7 +27,7 @@ use super::first_settings::FirstSettings;
 use super::forward::forward_all_but_writes;
 use super::frames::{Arrival, OVERHEAD, Received, ResetStreams};
 use super::preface::PREFACE;
-use crate::memory::{ConnectionRoom, OpenStream, Replying, TURN, Unread, small};
+use crate::memory::{ConnectionRoom, OpenStream, StreamState, TURN, Unread, small};
 
 /// Time that a client has to end its side of a stream which has ended on ours. HTTP/2 forgets a
 /// stream that we reset, and counts small frames against the connection for ever that arrive
@@ -240,18 +240,18 @@ struct CountedBody {
     incoming: Incoming,
     streams: Arc<Streams>,
     /// `None` when the stream lingers: it keeps the memory of its task.
-    replying: Option<Arc<Replying>>,
-    stream: Weak<Replying>,
+    stream_state: Option<Arc<StreamState>>,
+    stream: Weak<StreamState>,
     has_ended: bool,
 }
 
 impl RequestBody {
     /// The body of a stream of a connection.
-    pub fn new(incoming: Incoming, streams: &Arc<Streams>, replying: &Arc<Replying>) -> Self {
+    pub fn new(incoming: Incoming, streams: &Arc<Streams>, stream_state: &Arc<StreamState>) -> Self {
         streams.unread.open();
-        let (streams, stream) = (Arc::clone(streams), Arc::downgrade(replying));
-        let replying = Some(Arc::clone(replying));
-        Self { body: Some(CountedBody { incoming, streams, replying, stream, has_ended: false }) }
+        let (streams, stream) = (Arc::clone(streams), Arc::downgrade(stream_state));
+        let stream_state = Some(Arc::clone(stream_state));
+        Self { body: Some(CountedBody { incoming, streams, stream_state, stream, has_ended: false }) }
     }
 
     /// A place among the [small] calls of its connection, if there is one.
@@ -275,8 +275,8 @@ impl CallSource for RequestBody {
         self.ends(StreamEnd { cancelled: end, is_small: false });
     }
 
-    fn replying(&self) -> Option<Arc<Replying>> {
-        self.body.as_ref()?.replying.clone()
+    fn stream_state(&self) -> Option<Arc<StreamState>> {
+        self.body.as_ref()?.stream_state.clone()
     }
 }
 
@@ -294,7 +294,7 @@ impl Drop for RequestBody {
         if let Some(mut body) = self.body.take()
             && body.drain(&mut Context::from_waker(Waker::noop())).is_pending()
             // The client of a stream that is reset learns of it once nobody reads it any more.
-            && !body.replying.take().is_some_and(|replying| replying.is_reset())
+            && !body.stream_state.take().is_some_and(|stream_state| stream_state.is_reset())
         {
             let lingering = body.streams.lingering.clone();
             // The only error is that the connection ends: this resets the stream.
@@ -314,8 +314,8 @@ impl CountedBody {
                     if let Some(charge) = charge(bytes) {
                         self.streams.unread.add_small(-charge);
                     }
-                    if let Some(replying) = &self.replying {
-                        replying.read(bytes);
+                    if let Some(stream_state) = &self.stream_state {
+                        stream_state.read(bytes);
                     }
                 } else {
                     self.streams.unread.trailers_read();
@@ -338,7 +338,7 @@ impl CountedBody {
 impl Drop for CountedBody {
     fn drop(&mut self) {
         if let Some(stream) = self.stream.upgrade() {
-            stream.is_read_no_more();
+            stream.discard_body();
         }
         self.streams.unread.close();
     }
@@ -368,13 +368,13 @@ impl Body for RequestBody {
 #[derive(Debug)]
 pub struct Replies<B> {
     body: B,
-    replying: Arc<Replying>,
+    stream_state: Arc<StreamState>,
 }
 
 impl<B> Replies<B> {
     /// The replies of this stream.
-    pub fn new(body: B, replying: Arc<Replying>) -> Self {
-        Self { body, replying }
+    pub fn new(body: B, stream_state: Arc<StreamState>) -> Self {
+        Self { body, stream_state }
     }
 }
 
@@ -388,7 +388,7 @@ impl<B: Body + Unpin> Body for Replies<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
-        self.replying.asked(frame.is_pending());
+        self.stream_state.asked(frame.is_pending());
         frame
     }
 
@@ -416,7 +416,7 @@ pub struct Streams {
 #[derive(Debug, Default)]
 pub struct Begun {
     /// State of the replies that wait to be taken.
-    pub replying: Option<Arc<Replying>>,
+    pub stream_state: Option<Arc<StreamState>>,
     /// End that the service [asked for](RequestBody::ends).
     pub end: Option<StreamEnd>,
 }
@@ -427,10 +427,10 @@ impl Streams {
     }
 
     /// A stream begins. To be called before the service is.
-    pub fn begin(&self) -> Arc<Replying> {
-        let replying = self.unread.begin_stream();
-        *self.begun() = Begun { replying: Some(Arc::clone(&replying)), end: None };
-        replying
+    pub fn begin(&self) -> Arc<StreamState> {
+        let stream_state = self.unread.begin_stream();
+        *self.begun() = Begun { stream_state: Some(Arc::clone(&stream_state)), end: None };
+        stream_state
     }
 
     /// The stream for which the service was just called.

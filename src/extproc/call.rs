@@ -22,7 +22,7 @@ use tonic::Status;
 use tonic::codegen::Service;
 use tower::BoxError;
 
-use crate::memory::Replying;
+use crate::memory::StreamState;
 use usher_wire::inbox::{Inbox, Payload};
 use usher_wire::outbox::{Outbox, Written};
 
@@ -81,7 +81,7 @@ pub trait CallSource: Body<Data = Bytes, Error: Into<BoxError>> + Unpin {
     }
 
     /// The stream, where somebody looks whether its replies are taken.
-    fn replying(&self) -> Option<Arc<Replying>> {
+    fn stream_state(&self) -> Option<Arc<StreamState>> {
         None
     }
 }
@@ -129,7 +129,7 @@ where
         if let Some(end) = call.end() {
             incoming.end_with(end);
         }
-        let out = Outbox::of_stream(self.limits.send, incoming.replying());
+        let out = Outbox::of_stream(self.limits.send, incoming.stream_state());
         let body = CallBody {
             incoming: Some(incoming),
             inbox: Inbox::new(self.limits.receive),

@@ -161,9 +161,10 @@ where
     let (streams, lingering) = arrivals::streams(&room);
     let executor = StreamExecutor::new(executor, &streams);
     let service = service_fn(move |request: Request<Incoming>| {
-        let replying = streams.begin();
-        let response = service.call(request.map(|incoming| RequestBody::new(incoming, &streams, &replying)));
-        response.map(|result| result.map(|response| response.map(|body| Replies::new(body, replying))))
+        let stream_state = streams.begin();
+        let response =
+            service.call(request.map(|incoming| RequestBody::new(incoming, &streams, &stream_state)));
+        response.map(|result| result.map(|response| response.map(|body| Replies::new(body, stream_state))))
     });
     let turns = Turns::default();
     let mut connection = pin!(

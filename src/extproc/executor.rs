@@ -29,9 +29,9 @@ where
 {
     fn execute(&self, stream: F) {
         // hyper runs a stream right after it has called the service for it.
-        let Begun { replying, end } = self.streams.take_begun();
-        if let (Some(replying), Some(end)) = (&replying, &end) {
-            replying.ends_with(end.cancelled.clone());
+        let Begun { stream_state, end } = self.streams.take_begun();
+        if let (Some(stream_state), Some(end)) = (&stream_state, &end) {
+            stream_state.ends_with(end.cancelled.clone());
         }
         let task = match end {
             Some(StreamEnd { cancelled, is_small: true }) => {
@@ -47,8 +47,8 @@ where
                 self.threads.run(stream.map(move |()| drop(open)))
             }
         };
-        if let Some(replying) = replying {
-            replying.runs(task);
+        if let Some(stream_state) = stream_state {
+            stream_state.runs(task);
         }
     }
 }

@@ -144,7 +144,7 @@ impl ExtProcMetrics {
         Ok(self)
     }
 
-    /// The same with so many values of labels that clients choose.
+    /// These metrics, with at most so many values of labels that clients choose.
     #[must_use]
     pub fn with_label_values(mut self, most: usize) -> Self {
         self.series.limit(most);

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn handshakes_share_a_sixteenth_and_take_nothing_from_bodies() {
+    async fn handshakes_use_a_sixteenth_of_the_budget_apart_from_bodies() {
         let budget = Arc::new(Budget::of_process(64 * MI, None));
         let mut held = Reservation::new(&budget, Kind::Bodies);
         held.set(2 * budget.limit().unwrap());
@@ -376,7 +376,7 @@ mod tests {
             assert_eq!(read.await, Ok(()));
         }
         assert!(!gateways.closed().is_cancelled());
-        assert_eq!(body.given_up(), None);
+        assert_eq!(body.abort_reason(), None);
         drop((others, next, place, gateway, gateways));
         assert_eq!((budget.used(Kind::Connections), openings.used.load(Relaxed)), (0, 0));
     }

@@ -91,7 +91,7 @@ pub struct SmallBody {
 }
 
 impl SmallBody {
-    /// The same, which holds a place among the small calls of its connection.
+    /// This body, holding a place among the small calls of its connection.
     #[must_use]
     pub fn with_place(self, place: OwnedSemaphorePermit) -> Self {
         Self { _place: Some(place), ..self }

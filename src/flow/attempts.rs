@@ -70,7 +70,7 @@ impl Attempts {
         Ok(Self { family, series: ClientSeries::new(MAX_SERIES) })
     }
 
-    /// The same with so many models, and ten times as many series.
+    /// These metrics, with at most so many models, and ten times as many series.
     #[must_use]
     pub fn with_label_values(self, most: usize) -> Self {
         self.series.limit(MAX_SERIES / MAX_LABEL_VALUES * most);

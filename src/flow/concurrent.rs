@@ -46,7 +46,7 @@ pub(super) struct Bookings {
     /// All bookings with smaller numbers are complete.
     complete: AtomicU64,
     inner: Mutex<Inner>,
-    /// Held by those that decide again, so that they don't meet each other once more.
+    /// Serialises retried decisions, so that they don't conflict again.
     again: Mutex<()>,
 }
 

@@ -12,7 +12,7 @@ use crate::recorder::Recorder;
 use crate::records::{Draft, Records, Refusal, Sinks, Subject, Trace};
 use crate::request::{Api, Request};
 use crate::schedule::{
-    Context, Decision, Effects, Facts, Finding, Record, ScheduleError, Scratch, Situation,
+    Context, Decision, Effects, Facts, Gathered, Record, RequestContext, ScheduleError, Scratch,
 };
 
 use super::concurrent::{Bookings, SMALL_BODY};
@@ -109,10 +109,10 @@ impl Deciding<'_> {
         mut permit: Permit,
         request: &Request,
         candidates: &Candidates,
-        findings: Vec<Finding>,
+        gathered: Vec<Gathered>,
         rng: &mut dyn Rng,
     ) -> Result<Routed, Rejection> {
-        let mut routed = self.decide(request, candidates, findings, permit.spreads(), rng)?;
+        let mut routed = self.decide(request, candidates, gathered, permit.spreads(), rng)?;
         permit.placed();
         routed.hold(permit);
         Ok(routed)
@@ -123,14 +123,14 @@ impl Deciding<'_> {
         &self,
         request: &Request,
         candidates: &Candidates,
-        findings: Vec<Finding>,
+        gathered: Vec<Gathered>,
         spread: bool,
         rng: &mut dyn Rng,
     ) -> Result<Routed, Rejection> {
         let routed = SCRATCH.with_borrow_mut(|(scratch, facts)| {
             // Before and behind: should a plugin panic, its request's facts stay with it.
             facts.clear();
-            findings.into_iter().for_each(|finding| finding(candidates, facts));
+            gathered.into_iter().for_each(|add| add(candidates, facts));
             scratch.trace_mut().clear();
             let mut routed = self.route(request, candidates, spread, rng, scratch, facts);
             let sinks = self.decider.sinks();
@@ -198,8 +198,8 @@ impl Deciding<'_> {
             return Err(Rejection::no_endpoints());
         }
         let mut effects = Effects::default();
-        let situation = Situation { request, now_ms, max_age: self.policy.max_age };
-        let screened = self.policy.stages.screen(&situation, candidates, rng, &mut effects);
+        let cx = RequestContext { request, now_ms, max_age: self.policy.max_age };
+        let screened = self.policy.stages.screen(&cx, candidates, rng, &mut effects);
         let candidates = screened.as_ref().unwrap_or(candidates);
         if candidates.is_empty() {
             return Err(Rejection::screened());
@@ -209,8 +209,8 @@ impl Deciding<'_> {
             outlier_filter.choice(candidates, !self.policy.stages.screens(), !asks_only, now_ms, rng)
         });
         // About all of them: should nobody else do, those that are ejected have to.
-        self.policy.stages.produce(&situation, candidates, facts);
-        let context = Context { facts, ..Context::new(request, situation.now_ms, situation.max_age) };
+        self.policy.stages.produce(&cx, candidates, facts);
+        let context = Context { facts, ..Context::new(request, cx.now_ms, cx.max_age) };
         self.policy
             .stages
             .admit(&context, among.as_ref().map_or(candidates, |choice| &choice.healthy), rng)

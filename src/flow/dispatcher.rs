@@ -11,7 +11,7 @@ use crate::recorder::Recorder;
 use crate::records::Records;
 use crate::request::Request;
 use crate::schedule::flow_control::FlowControlSpec;
-use crate::schedule::{Finding, Situation};
+use crate::schedule::{Gathered, RequestContext};
 
 use super::decider::Decider;
 use super::outliers::OutlierFilter;
@@ -169,9 +169,9 @@ impl Dispatcher {
     async fn wait(&self, request: &Request, subset: &SubsetHint) -> Result<Routed, Rejection> {
         let Some(gate) = self.gate_of(request, subset) else {
             let policy = self.policy.load_full();
-            let (candidates, findings) = self.gather(&policy, request, subset).await;
+            let (candidates, gathered) = self.gather(&policy, request, subset).await;
             let deciding = self.decider.by(&policy);
-            return deciding.decide(request, &candidates, findings, false, &mut rand::rng());
+            return deciding.decide(request, &candidates, gathered, false, &mut rand::rng());
         };
         let mut since = None;
         loop {
@@ -181,10 +181,10 @@ impl Dispatcher {
             // Asked again, as a request may have waited for these very endpoints.
             // What gatherers find is kept under keys of their policy: the decision keeps to it.
             let policy = self.policy.load_full();
-            let (candidates, findings) = self.gather(&policy, request, subset).await;
+            let (candidates, gathered) = self.gather(&policy, request, subset).await;
             if !candidates.is_empty() || !self.locator.locate(&SubsetHint::Missing).await.is_empty() {
                 let deciding = self.decider.by(&policy);
-                return deciding.place(permit, request, &candidates, findings, &mut rand::rng());
+                return deciding.place(permit, request, &candidates, gathered, &mut rand::rng());
             }
             // The endpoints are gone again: back to where it stood.
             since = Some(permit.since());
@@ -228,15 +228,15 @@ impl Dispatcher {
         policy: &Policy,
         request: &Request,
         subset: &SubsetHint,
-    ) -> (Candidates, Vec<Finding>) {
+    ) -> (Candidates, Vec<Gathered>) {
         let candidates = self.locator.locate(subset).await;
         if !policy.stages.gathers() || candidates.is_empty() {
             return (candidates, Vec::new());
         }
         let max_age = policy.max_age;
-        let situation = Situation { request, now_ms: self.clock.now_ms(), max_age };
-        let findings = policy.stages.gather(&situation, &candidates).await;
+        let cx = RequestContext { request, now_ms: self.clock.now_ms(), max_age };
+        let gathered = policy.stages.gather(&cx, &candidates).await;
         // The pool may have changed while the request was held.
-        (self.locator.locate(subset).await, findings)
+        (self.locator.locate(subset).await, gathered)
     }
 }

@@ -1,5 +1,4 @@
-//! From a request to its destination: who may answer it, who of them does, and
-//! what that books.
+//! Candidates, decision and booking of a request.
 
 mod attempts;
 mod concurrent;

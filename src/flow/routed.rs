@@ -10,7 +10,9 @@ use crate::endpoints::health::{AwaitedByte, Failure, Probe, RequestClass, Verdic
 use crate::endpoints::{Booking, Clock, Endpoint};
 use crate::records::Draft;
 use crate::request::usage::Usage;
-use crate::schedule::{Attribute, Decision, Effects, Followers, Header, Record, ResponseHead, Served};
+use crate::schedule::{
+    Attribute, Decision, Effects, Header, Record, ResponseHead, ResponseObservers, Served,
+};
 
 use super::Permit;
 
@@ -25,7 +27,7 @@ pub struct Routed {
     /// Endpoint whose good response has begun.
     server: Option<Arc<Endpoint>>,
     /// `None` where no plugin wants anything: most streams wait, and hold this.
-    follows: Option<Box<Follows>>,
+    observed: Option<Box<Observed>>,
     /// Record of the decision, until the request has its id.
     draft: Option<Box<Draft>>,
     /// The room that it takes, with flow control. Last, so that it is given back when all
@@ -56,11 +58,11 @@ pub(super) struct Sent {
     pub(super) clock: Option<Clock>,
 }
 
-/// Effects and followers that plugins asked for.
+/// Effects and observers that plugins asked for.
 #[derive(Debug)]
-struct Follows {
+struct Observed {
     effects: Effects,
-    followers: Followers,
+    observers: ResponseObservers,
     /// The first token of the response has passed.
     begun: bool,
 }
@@ -69,11 +71,11 @@ impl Routed {
     /// Books the decision's first choice.
     pub(super) fn book(decision: Decision, mut effects: Effects, record: Record, sent: Sent) -> Self {
         let booking = decision.primary_endpoint().load().book();
-        let follows = (!effects.is_empty()).then(|| {
-            let followers = effects.take_followers();
-            Box::new(Follows { effects, followers, begun: false })
+        let observed = (!effects.is_empty()).then(|| {
+            let observers = effects.take_observers();
+            Box::new(Observed { effects, observers, begun: false })
         });
-        Self { decision, record, booking, sent, server: None, follows, draft: None, permit: None }
+        Self { decision, record, booking, sent, server: None, observed, draft: None, permit: None }
     }
 
     /// Keeps a record of the decision, which has no id yet.
@@ -119,7 +121,7 @@ impl Routed {
 
     /// Headers that plugins set on the request.
     pub fn headers(&self) -> &[Header] {
-        self.follows.as_ref().map_or(&[], |follows| follows.effects.headers())
+        self.observed.as_ref().map_or(&[], |observed| observed.effects.headers())
     }
 
     /// Total score of every candidate that the filters left, where it was asked for
@@ -146,14 +148,14 @@ impl Routed {
         if !is_stream || std::mem::take(&mut self.sent.uploading) {
             self.sent.clock = None;
         }
-        let Some(follows) = &mut self.follows else { return Vec::new() };
+        let Some(observed) = &mut self.observed else { return Vec::new() };
         let first = self.decision.primary_endpoint();
         let endpoint = named.as_ref().unwrap_or(first);
         let (head, mut headers) = (ResponseHead { served, endpoint, is_stream }, Vec::new());
         if Arc::ptr_eq(endpoint, first) {
-            follows.followers.begins(&head, &mut headers);
+            observed.observers.response_headers(&head, &mut headers);
         } else {
-            follows.followers.begins_elsewhere(&head, &mut headers);
+            observed.observers.rerouted_response_headers(&head, &mut headers);
         }
         headers
     }
@@ -261,9 +263,9 @@ impl Routed {
     pub fn first_token(&mut self) {
         self.prove();
         self.learn_first_token();
-        if let Some(follows) = self.follows.as_mut().filter(|follows| !follows.begun) {
-            follows.begun = true;
-            follows.followers.first_token();
+        if let Some(observed) = self.observed.as_mut().filter(|observed| !observed.begun) {
+            observed.begun = true;
+            observed.observers.first_token();
             if let Some(permit) = &self.permit {
                 // The prompt's tokens are counted no more.
                 permit.lighter();
@@ -296,8 +298,8 @@ impl Routed {
         if let Some(permit) = &mut self.permit {
             permit.used(usage, generated, true);
         }
-        if let Some(follows) = &mut self.follows {
-            follows.followers.ends(usage, &mut attributes);
+        if let Some(observed) = &mut self.observed {
+            observed.observers.response_complete(usage, &mut attributes);
         }
         attributes
     }
@@ -311,7 +313,7 @@ impl Routed {
 
     /// The port to use instead of the endpoints' own.
     fn port(&self) -> Option<u16> {
-        self.follows.as_ref().and_then(|follows| follows.effects.port())
+        self.observed.as_ref().and_then(|observed| observed.effects.port())
     }
 
     /// The endpoint that the gateway names.

@@ -183,7 +183,7 @@ impl Driver {
                     if self.unknown_pods == 0 {
                         let pod = String::from_utf8_lossy(pod.get(..64).unwrap_or(&pod)).into_owned();
                         tracing::warn!(
-                            plugin = self.config.name, ?pod, %from,
+                            plugin = self.config.name, pod = %pod.escape_debug(), %from,
                             "KV events ignored: their topic has to name an endpoint as IP:port, at the IP address of the sender"
                         );
                     }

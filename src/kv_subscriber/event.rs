@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_in_topics_take_room_too() {
+    fn queued_events_count_the_bytes_of_topic_names() {
         let bytes = |len: usize| Bytes::from(vec![0; len]);
         let input = Input::Message { connection: 1, sequence: 0, payload: bytes(100) };
         assert_eq!(Event::Endpoint { source: 0, input, model: bytes(20) }.bytes(), 120);

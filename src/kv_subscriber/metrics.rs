@@ -58,7 +58,7 @@ const COUNTS: [(&str, &str, Count); 12] = [
     ),
     (
         "usher_precise_prefix_compared_total",
-        "Requests whose cached tokens by usage were compared with the engine's KV events; where these are complete, and of more than two blocks.",
+        "Requests of more than two blocks whose cached tokens were compared with the engine's complete KV events.",
         |of| of.agreement.compared,
     ),
 ];
@@ -81,11 +81,13 @@ const AGE: (&str, &str) =
     ("usher_kv_events_age_seconds", "Age of the engine's last batch of KV events, by its clock.");
 const SUBSCRIBERS: (&str, &str) =
     ("llm_d_epp_kv_cache_events_active_subscribers", "[ALPHA] Endpoints whose KV events are followed.");
-const ADMISSIONS: (&str, &str) =
-    ("llm_d_epp_kv_cache_index_admissions_total", "[ALPHA] Blocks indexed, or in another tier.");
+const ADMISSIONS: (&str, &str) = (
+    "llm_d_epp_kv_cache_index_admissions_total",
+    "[ALPHA] Blocks added to the index, or moved to another tier.",
+);
 const OLDER_ADMISSIONS: (&str, &str) = (
     "kvcache_index_admissions_total",
-    "[ALPHA] [Deprecated: Use llm_d_epp_kv_cache_index_admissions_total] Blocks indexed, or in another tier.",
+    "[ALPHA] [Deprecated: Use llm_d_epp_kv_cache_index_admissions_total] Blocks added to the index, or moved to another tier.",
 );
 const DEPTH: (&str, &str) =
     ("llm_d_epp_kv_cache_events_pool_queue_depth", "[ALPHA] Messages of KV events that wait to be applied.");

@@ -41,7 +41,7 @@ pub(super) struct Source {
     pub(super) agreement: Agreement,
     /// Time that the engine gave the last batch, in seconds since 1970.
     pub(super) last_batch: Option<f64>,
-    /// The same of the first batch since all blocks were dropped.
+    /// Engine's time of the first batch since all blocks were dropped, in seconds since 1970.
     first_batch: Option<f64>,
     /// Unix time at which the engine's process started, in seconds.
     started: Option<f64>,

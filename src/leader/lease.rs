@@ -243,7 +243,11 @@ impl Holder {
             }
             Next::Hand(to) => {
                 self.write(handed(self.lease.as_ref(), &self.name, &self.election, &to)).await?;
-                tracing::info!(lease = self.name.name, to, "lease handed to a replica of a newer revision");
+                tracing::info!(
+                    lease = self.name.name,
+                    holder = to,
+                    "lease handed to a replica of a newer revision"
+                );
                 Ok(self.election.handed())
             }
             Next::Ask => {

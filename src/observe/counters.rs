@@ -40,7 +40,7 @@ impl Number {
         Ok(Self { desc, kind, label: None, read: Box::new(move || vec![read()]) })
     }
 
-    /// The same for each of the parts that `read` gives, which `label` numbers from 0.
+    /// A metric with a series per value that `read` returns, numbered from 0 by `label`.
     ///
     /// # Errors
     /// `prometheus::Error` if a metric name is not valid.

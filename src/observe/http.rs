@@ -77,7 +77,7 @@ impl HttpServer {
         Self::start_protected(listener, routes, Protection::default())
     }
 
-    /// The same, so protected.
+    /// Starts a server with this protection.
     ///
     /// # Errors
     /// `io::Error` if the runtime can't use the socket.

@@ -44,9 +44,9 @@ impl LogLevel {
         };
         let mut level = self.level.lock().unwrap_or_else(PoisonError::into_inner);
         (self.apply)(asked)?;
-        let before = std::mem::replace(&mut *level, asked);
+        let previous = std::mem::replace(&mut *level, asked);
         // Of level error, so that it is in the log whatever the new level.
-        tracing::error!(before = name_of(before), now = name_of(asked), "level of the log changed");
+        tracing::error!(previous = name_of(previous), current = name_of(asked), "log level changed");
         Ok(line(asked))
     }
 }

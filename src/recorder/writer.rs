@@ -74,7 +74,7 @@ impl Writer {
         Self::start_within(settings, store, budget, MOST_BLOCK_BYTES)
     }
 
-    /// The same with another bound on blocks of requests under way.
+    /// Starts a writer with this bound on blocks of requests under way.
     pub(super) fn start_within(
         settings: &Settings<'_>,
         store: &Arc<Store>,

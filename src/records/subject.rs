@@ -20,7 +20,7 @@ pub struct Subject<'a> {
     pub candidates: &'a Candidates,
     /// Part of its prompt in each endpoint's cache, where a plugin knows it.
     pub prefix: Option<&'a PrefixMatch>,
-    /// The same as engines tell by KV events, where a plugin follows them.
+    /// Part of its prompt in each endpoint's cache by KV events, where a plugin subscribes to them.
     pub kv_events: Option<&'a KvEventsMatch>,
     /// Tokens of its prompt, where a plugin counts them.
     pub input_tokens: Option<u64>,

@@ -186,7 +186,7 @@ impl<'a> Instances<'a> {
         self.get_or_type(key, reference, [])
     }
 
-    /// The same, where these types could have been named without being declared.
+    /// The plugin that `key` refers to, which may be a type of `types` without a declaration.
     pub(super) fn get_or_type<'t>(
         &'t self,
         key: &str,
@@ -199,7 +199,7 @@ impl<'a> Instances<'a> {
         })
     }
 
-    /// The same, if it is of a kind.
+    /// The plugin that `key` refers to, if it is of `kind`.
     pub(super) fn get_kind(&self, key: &str, reference: &Name, kind: Kind) -> Result<&Instance, ConfigError> {
         let instance = self.get(key, reference)?;
         if !instance.plugin_type.is(kind) {

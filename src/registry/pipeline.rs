@@ -79,7 +79,7 @@ impl Pipeline {
         Self::build_with(&PluginTypes::default(), config, allow_experimental, metrics, state)
     }
 
-    /// The same where a configuration may name these types.
+    /// Builds a configuration that may name these plugin types.
     ///
     /// # Errors
     /// Same as [`Self::build`].

@@ -3,10 +3,10 @@
 /// Mean TTFT of requests that begin alike, at 2 % load on eight servers, under the built-in configuration.
 pub const BUILT_IN_TTFT: &str = "5.143 s";
 
-/// The same under deploy/config/expected-latency.yaml.
+/// Mean TTFT of these requests under deploy/config/expected-latency.yaml.
 pub const EXPECTED_LATENCY_TTFT: &str = "0.906 s";
 
-/// The same under deploy/config/sticky-until-saturated.yaml.
+/// Mean TTFT of these requests under deploy/config/sticky-until-saturated.yaml.
 pub const STICKY_TTFT: &str = "0.933 s";
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub struct Resolved {
     pub syncer: Option<Use>,
     /// Data sources, in the order of the configuration.
     pub sources: Vec<ResolvedSource>,
-    /// The plugin that says how busy the pool is.
+    /// Saturation detector of the pool.
     pub saturation_detector: Use,
     /// Flow control; `None`: requests don't wait.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -16,7 +16,7 @@ use usher_core::endpoints::{
 };
 use usher_core::request::usage::Usage;
 use usher_core::request::{Code, ParseError, Parsers, Rejection, Request, Served};
-use usher_lab::replay::{BuildError, Configured, Follower, Reading, Route, Server};
+use usher_lab::replay::{BuildError, Configured, Reading, ResponseObserver, Route, Server};
 use usher_lab::sim::{Engine, Histogram};
 
 use super::idle;
@@ -145,7 +145,7 @@ impl Configured for Offline {
         let first = routed.decision().primary().picks.first();
         let picked = first.and_then(|pick| endpoints.get(*pick as usize));
         let server = picked.and_then(|endpoint| number(endpoint.address())).unwrap_or_default();
-        Ok(Route { server, prefiller: self.prefiller(&routed), follower: Some(Box::new(Following(routed))) })
+        Ok(Route { server, prefiller: self.prefiller(&routed), observer: Some(Box::new(Observing(routed))) })
     }
 
     fn set_servers(&mut self, servers: &[(usize, Server)]) {
@@ -211,10 +211,10 @@ impl Configured for Offline {
 
 /// A request under way at a simulated server.
 #[derive(Debug)]
-struct Following(Routed);
+struct Observing(Routed);
 
-impl Follower for Following {
-    fn begins(&mut self, served: &Served, verdict: Verdict, is_stream: bool) {
+impl ResponseObserver for Observing {
+    fn response_headers(&mut self, served: &Served, verdict: Verdict, is_stream: bool) {
         self.0.response_begins(served, verdict, is_stream);
     }
 
@@ -222,7 +222,7 @@ impl Follower for Following {
         self.0.first_token();
     }
 
-    fn ends(&mut self, usage: &Usage) {
+    fn response_complete(&mut self, usage: &Usage) {
         self.0.response_ends(usage, 0);
     }
 }

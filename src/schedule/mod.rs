@@ -20,11 +20,11 @@ pub use scheduler::Scheduler;
 pub use scratch::Scratch;
 pub use stages::{Stages, StagesBuilder};
 pub use usher_plugin::{
-    Admitter, Attribute, Column, Context, DataType, Decider, Decision, Denied, Effects, Fact, Facts, Filter,
-    Finding, Follower, Followers, Gatherer, Header, HeaderProcessor, Key, LabelExpression, LabelOperator,
-    LabelSelector, Level, Outcome, Part, Persistent, Picker, Picks, PluginId, PreRequest, Producer,
-    ProfileHandler, ProfileSet, Record, ResponseHead, Run, Runs, SaturationDetector, ScheduleError, Scorer,
-    Scores, Screener, Served, Settlement, Situation, State, data,
+    Admitter, Attribute, Column, Context, DataProducer, DataType, Decider, Decision, Denied, Effects, Fact,
+    Facts, Filter, Gathered, Gatherer, Header, Key, LabelExpression, LabelOperator, LabelSelector, Level,
+    Outcome, Part, Persistent, Picker, Picks, PluginId, PreRequest, ProfileHandler, ProfileSet, Record,
+    RequestContext, RequestHeaderProcessor, ResponseHead, ResponseObserver, ResponseObservers, Run, Runs,
+    SaturationDetector, ScheduleError, Scorer, Scores, Screener, Served, Settlement, State, data,
 };
 pub use usher_plugins::{
     ActiveRequestParams, ActiveRequestScorer, AffinityDecisions, AffinityFamilies, AgentIdentity,

@@ -23,7 +23,7 @@ pub struct Scheduler {
     profiles: Vec<Profile>,
     names: Arc<[Arc<str>]>,
     handler: Placed<dyn ProfileHandler>,
-    /// The profile that picks who computes the prompt.
+    /// Profile that picks the prefill endpoint.
     prefill: Option<usize>,
     /// The handler keeps totals of a profile, to settle picks by them.
     settles: bool,

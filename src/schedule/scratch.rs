@@ -24,7 +24,7 @@ impl Scratch {
         &self.trace
     }
 
-    /// The same, to switch it on or off.
+    /// Mutable numbers of the last decision, to switch recording on or off.
     pub fn trace_mut(&mut self) -> &mut Trace {
         &mut self.trace
     }

@@ -9,8 +9,8 @@ use futures_util::future::join_all;
 use rand::Rng;
 use usher_plugin::data::{KvEventsMatch, PrefixMatch, PromptTokens};
 use usher_plugin::{
-    Admitter, Context, Decision, Denied, Effects, Facts, Finding, Gatherer, HeaderProcessor, Key, PluginId,
-    PreRequest, Producer, SaturationDetector, Screener, Situation,
+    Admitter, Context, DataProducer, Decision, Denied, Effects, Facts, Gathered, Gatherer, Key, PluginId,
+    PreRequest, RequestContext, RequestHeaderProcessor, SaturationDetector, Screener,
 };
 
 use crate::endpoints::Candidates;
@@ -23,12 +23,12 @@ use super::profile::{Placed, charge};
 /// The plugins around the scheduler. Empty for a configuration that uses none.
 #[derive(Default)]
 pub struct Stages {
-    headers: Vec<Placed<dyn HeaderProcessor>>,
-    screeners: Vec<Followed<dyn Screener>>,
+    headers: Vec<Placed<dyn RequestHeaderProcessor>>,
+    screeners: Vec<Observing<dyn Screener>>,
     gatherers: Vec<Arc<dyn Gatherer>>,
-    producers: Vec<Placed<dyn Producer>>,
+    producers: Vec<Placed<dyn DataProducer>>,
     admitters: Vec<Placed<dyn Admitter>>,
-    acting: Vec<Followed<dyn PreRequest>>,
+    acting: Vec<Observing<dyn PreRequest>>,
     books: bool,
     prefix: Option<Key<PrefixMatch>>,
     tokens: Option<Key<PromptTokens>>,
@@ -37,14 +37,14 @@ pub struct Stages {
 }
 
 /// A plugin that may add observers of the response.
-struct Followed<T: ?Sized> {
+struct Observing<T: ?Sized> {
     placed: Placed<T>,
     received: Timing,
     streaming: Timing,
 }
 
-impl<T: ?Sized> Followed<T> {
-    /// Calls the plugin. The time is charged to it, and so is that of its followers.
+impl<T: ?Sized> Observing<T> {
+    /// Calls the plugin. The time is charged to it, and so is that of its observers.
     fn call(&self, effects: &mut Effects, mark: &mut Instant, call: impl FnOnce(&T, &mut Effects)) {
         effects.timed(&self.received, &self.streaming, |effects| call(&self.placed.plugin, effects));
         charge(&self.placed.duration, mark);
@@ -101,14 +101,14 @@ impl Stages {
     }
 
     /// Lets the gatherers hold the request, all at the same time.
-    pub async fn gather(&self, cx: &Situation<'_>, candidates: &Candidates) -> Vec<Finding> {
+    pub async fn gather(&self, cx: &RequestContext<'_>, candidates: &Candidates) -> Vec<Gathered> {
         join_all(self.gatherers.iter().filter_map(|plugin| plugin.gather(cx, candidates))).await
     }
 
     /// The candidates that every screener keeps; `None` when there are no screeners.
     pub fn screen(
         &self,
-        cx: &Situation<'_>,
+        cx: &RequestContext<'_>,
         candidates: &Candidates,
         rng: &mut dyn Rng,
         effects: &mut Effects,
@@ -132,7 +132,7 @@ impl Stages {
     }
 
     /// Lets the producers learn about the request.
-    pub fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
+    pub fn produce(&self, cx: &RequestContext<'_>, candidates: &Candidates, facts: &mut Facts) {
         if self.producers.is_empty() {
             return;
         }
@@ -177,16 +177,16 @@ impl fmt::Debug for Stages {
         fn names<T: ?Sized>(placed: &[Placed<T>]) -> Vec<&Arc<str>> {
             placed.iter().map(|placed| &placed.id.name).collect()
         }
-        fn followed<T: ?Sized>(followed: &[Followed<T>]) -> Vec<&Arc<str>> {
-            followed.iter().map(|followed| &followed.placed.id.name).collect()
+        fn observing<T: ?Sized>(observing: &[Observing<T>]) -> Vec<&Arc<str>> {
+            observing.iter().map(|observing| &observing.placed.id.name).collect()
         }
         f.debug_struct("Stages")
             .field("headers", &names(&self.headers))
             .field("gatherers", &self.gatherers.len())
-            .field("screeners", &followed(&self.screeners))
+            .field("screeners", &observing(&self.screeners))
             .field("producers", &names(&self.producers))
             .field("admitters", &names(&self.admitters))
-            .field("acting", &followed(&self.acting))
+            .field("acting", &observing(&self.acting))
             .field("books", &self.books)
             .finish_non_exhaustive()
     }
@@ -205,7 +205,7 @@ impl<'a> StagesBuilder<'a> {
     }
 
     /// Adds a header processor.
-    pub fn header_processor(&mut self, id: &PluginId, plugin: Arc<dyn HeaderProcessor>) {
+    pub fn header_processor(&mut self, id: &PluginId, plugin: Arc<dyn RequestHeaderProcessor>) {
         let placed = self.placed(Point::RequestHeader, id, plugin);
         self.stages.headers.push(placed);
     }
@@ -217,12 +217,12 @@ impl<'a> StagesBuilder<'a> {
 
     /// Adds a screener.
     pub fn screener(&mut self, id: &PluginId, plugin: Arc<dyn Screener>) {
-        let followed = self.followed(Point::Screener, id, plugin);
-        self.stages.screeners.push(followed);
+        let observing = self.observing(Point::Screener, id, plugin);
+        self.stages.screeners.push(observing);
     }
 
     /// Adds a producer. Those whose facts it reads have to be there already.
-    pub fn producer(&mut self, id: &PluginId, plugin: Arc<dyn Producer>) {
+    pub fn producer(&mut self, id: &PluginId, plugin: Arc<dyn DataProducer>) {
         let placed = self.placed(Point::DataProducer, id, plugin);
         self.stages.producers.push(placed);
     }
@@ -235,8 +235,8 @@ impl<'a> StagesBuilder<'a> {
 
     /// Adds a plugin that acts on decisions.
     pub fn pre_request(&mut self, id: &PluginId, plugin: Arc<dyn PreRequest>) {
-        let followed = self.followed(Point::PreRequest, id, plugin);
-        self.stages.acting.push(followed);
+        let observing = self.observing(Point::PreRequest, id, plugin);
+        self.stages.acting.push(observing);
     }
 
     /// Refuses requests of negative priority when the pool is full, as this detector
@@ -261,10 +261,10 @@ impl<'a> StagesBuilder<'a> {
         Stages { books, prefix, ..self.stages }
     }
 
-    fn followed<T: ?Sized>(&self, point: Point, id: &PluginId, plugin: Arc<T>) -> Followed<T> {
+    fn observing<T: ?Sized>(&self, point: Point, id: &PluginId, plugin: Arc<T>) -> Observing<T> {
         let received = self.metrics.duration(Point::ResponseReceived, id);
         let streaming = self.metrics.duration(Point::ResponseStreaming, id);
-        Followed { placed: self.placed(point, id, plugin), received, streaming }
+        Observing { placed: self.placed(point, id, plugin), received, streaming }
     }
 
     fn placed<T: ?Sized>(&self, point: Point, id: &PluginId, plugin: Arc<T>) -> Placed<T> {

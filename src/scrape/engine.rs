@@ -327,7 +327,7 @@ impl Engines {
         Self { label: label.to_owned(), extractor_type: EXTRACTOR_TYPE, default, named }
     }
 
-    /// The same for all endpoints, read by a plugin of this type.
+    /// One engine for all endpoints, read by a plugin of this type.
     pub fn only(extractor_type: &'static str, engine: Engine) -> Self {
         Self { label: String::new(), extractor_type, default: Arc::new(engine), named: HashMap::new() }
     }

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_the_page_before() {
+    fn values_of_the_previous_page_are_cleared() {
         let labels = Labels::from_raw(b"}");
         let mut joined = Joined::default();
         for at in [7.0, 7.0, 3.0] {

@@ -36,10 +36,10 @@ pub(super) fn register_process(budget: &Arc<Budget>, registry: &Registry) -> pro
 pub(super) fn register_locator(dispatcher: &Arc<Dispatcher>, registry: &Registry) -> prometheus::Result<()> {
     use Kind::{Counter, Gauge};
     let numbers: [(&str, &str, Kind, fn(&CachedLocator) -> u64); 5] = [
-        ("usher_locator_hits_total", "Look-ups of candidates that the cache had.", Counter, |l| {
+        ("usher_locator_hits_total", "Candidate look-ups served from the cache.", Counter, |l| {
             l.metrics().hits()
         }),
-        ("usher_locator_misses_total", "Look-ups of candidates that asked the locator.", Counter, |l| {
+        ("usher_locator_misses_total", "Candidate look-ups not in the cache.", Counter, |l| {
             l.metrics().misses.load(Relaxed)
         }),
         (

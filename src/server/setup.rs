@@ -57,7 +57,7 @@ impl Setup {
         Self::with_plugins(settings, &PluginTypes::default())
     }
 
-    /// The same where the configuration may name these plugin types.
+    /// A setup whose configuration may name these plugin types.
     ///
     /// # Errors
     /// Same as [`Self::new`].
@@ -196,7 +196,7 @@ pub(crate) fn memory_budget(settings: MemorySettings) -> Budget {
     budget(settings, cgroup::limit())
 }
 
-/// The same where the container has this limit.
+/// The memory budget of the settings in a container with this limit.
 fn budget(settings: MemorySettings, container: Option<u64>) -> Budget {
     let bytes = match settings.budget {
         MemoryBudget::Off => None,

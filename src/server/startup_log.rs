@@ -52,9 +52,9 @@ fn start(settings: &ServeSettings, notes: &[String], warnings: &[String], from_f
             "configuration note"
         );
     }
-    if let Some(asked) = settings.raised_refresh_interval {
+    if let Some(configured) = settings.raised_refresh_interval {
         tracing::warn!(
-            asked_ms = asked.as_secs_f64() * 1e3,
+            configured_ms = configured.as_secs_f64() * 1e3,
             interval_ms = interval.as_millis(),
             "--refresh-metrics-interval is below the shortest interval and was raised"
         );
@@ -75,11 +75,11 @@ fn memory(settings: &ServeSettings, budget: &Budget) {
             "the largest request body does not fit into the memory budget; raise --memory-budget or lower --max-request-body-bytes"
         );
     }
-    if let Some(asked) = settings.memory.prefix_index
-        && asked > budget.prefix_index()
+    if let Some(configured_bytes) = settings.memory.prefix_index
+        && configured_bytes > budget.prefix_index()
     {
         tracing::warn!(
-            asked,
+            configured_bytes,
             prefix_index_bytes = budget.prefix_index(),
             "--prefix-index-bytes is more than half of the memory budget; the prefix index gets half"
         );
@@ -110,10 +110,10 @@ fn below(largest: u64, rules: &FlowControlRules) -> String {
 /// before it finds that it needn't.
 fn limits(settings: &ServeSettings, rules: &FlowControlRules) {
     let largest = settings.limits.max_request_body as u64;
-    let of = below(largest, rules);
-    if !of.is_empty() {
+    let limits = below(largest, rules);
+    if !limits.is_empty() {
         tracing::warn!(
-            of,
+            limits,
             max_request_body_bytes = largest,
             "a larger body than maxBytes is refused, even if no request waits; raise flowControl's maxBytes or lower --max-request-body-bytes"
         );

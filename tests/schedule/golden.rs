@@ -16,7 +16,7 @@ use usher::config::EndpointPickerConfig;
 use usher::endpoints::{EndpointSpec, Snapshot, Store};
 use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
-use usher::schedule::{Context, Effects, Facts, Record, SchedulerMetrics, Scratch, Situation, State};
+use usher::schedule::{Context, Effects, Facts, Record, RequestContext, SchedulerMetrics, Scratch, State};
 use usher::sim::{Engine, EngineConfig, Finish, Kind, SimRequest};
 
 const SERVERS: usize = 6;
@@ -58,8 +58,8 @@ struct Row {
 struct Pool {
     engines: Vec<Engine>,
     store: Store,
-    /// Followers of each request that is under way; dropped with its last token.
-    under_way: HashMap<u64, (usher::schedule::Followers, bool)>,
+    /// Observers of each request that is under way; dropped with its last token.
+    under_way: HashMap<u64, (usher::schedule::ResponseObservers, bool)>,
     scraped: Duration,
 }
 
@@ -102,10 +102,10 @@ impl Pool {
         for output in outputs {
             if output.finished {
                 self.under_way.remove(&output.id);
-            } else if let Some((followers, begun)) = self.under_way.get_mut(&output.id)
+            } else if let Some((observers, begun)) = self.under_way.get_mut(&output.id)
                 && !std::mem::replace(begun, true)
             {
-                followers.first_token();
+                observers.first_token();
             }
         }
     }
@@ -151,10 +151,11 @@ fn decisions(trace: &str) -> String {
         pool.advance(now);
         let request = completion(row.input_length, row.output_length);
         let candidates = pool.store.snapshot().all();
-        let situation = Situation { request: &request, now_ms: now.as_millis() as u64 + 1, max_age: MAX_AGE };
+        let request_context =
+            RequestContext { request: &request, now_ms: now.as_millis() as u64 + 1, max_age: MAX_AGE };
         facts.clear();
-        stages.produce(&situation, &candidates, &mut facts);
-        let cx = Context { facts: &facts, ..Context::new(&request, situation.now_ms, MAX_AGE) };
+        stages.produce(&request_context, &candidates, &mut facts);
+        let cx = Context { facts: &facts, ..Context::new(&request, request_context.now_ms, MAX_AGE) };
         let decision = scheduler.decide(&cx, &candidates, &mut rng, &mut scratch, Record::Columns).unwrap();
         let mut effects = Effects::default();
         stages.act(&cx, &decision, &mut effects);
@@ -182,7 +183,7 @@ fn decisions(trace: &str) -> String {
             kind: Kind::Whole,
         };
         pool.engines[first as usize].arrive(sent, now).unwrap();
-        pool.under_way.insert(id, (effects.take_followers(), false));
+        pool.under_way.insert(id, (effects.take_observers(), false));
     }
     log
 }

@@ -13,8 +13,8 @@ use usher::schedule::data::{PrefixMatch, PromptTokens};
 use usher::schedule::latency::{InitialRate, Model, Reader};
 use usher::schedule::{
     AlwaysDecider, Context, Decider, Decision, DisaggFamily, DisaggParams, DisaggProfileHandler, Effects,
-    Facts, Followers, Joint, Key, PreRequest, Profile, ProfileHandler, Record, ScheduleError, Scheduler,
-    Scratch, State,
+    Facts, Joint, Key, PreRequest, Profile, ProfileHandler, Record, ResponseObservers, ScheduleError,
+    Scheduler, Scratch, State,
 };
 
 use crate::pool::pipeline;
@@ -68,7 +68,8 @@ impl Pairing {
         let (prompt, prefix) = (Key::new(0), Key::new(1));
         let reader = Reader::new(Arc::clone(&model), InitialRate::of(RATE), prompt, prefix);
         let joint = params.joint.clone().unwrap();
-        let joint = Joint::new(joint.clone(), reader.moving(Arc::new(OnceLock::from(joint.transfers()))));
+        let joint =
+            Joint::new(joint.clone(), reader.with_transfers(Arc::new(OnceLock::from(joint.transfers()))));
         let registry = Registry::new();
         let decisions = DisaggFamily::register(&registry).unwrap().of(&State::default(), id("handler"));
         let handler = DisaggProfileHandler::new(&params, decider, None, decisions).paired(joint);
@@ -119,12 +120,12 @@ impl Pairing {
         Ok((pick("prefill").unwrap_or(decode), decode))
     }
 
-    pub(crate) fn book(&self, decision: &Decision) -> Followers {
+    pub(crate) fn book(&self, decision: &Decision) -> ResponseObservers {
         let request = request();
         let cx = Context { facts: &self.facts, ..Context::new(&request, NOW, MAX_AGE) };
         let mut effects = Effects::default();
         self.handler.decided(&cx, decision, &mut effects);
-        effects.take_followers()
+        effects.take_observers()
     }
 }
 

@@ -11,7 +11,7 @@ use usher::flow::Routed;
 use usher::request::usage::Usage;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::data::PrefixMatch;
-use usher::schedule::latency::{Ask, Model, Reported};
+use usher::schedule::latency::{Model, Reported, TokenCounts};
 use usher::schedule::{Key, ScheduleError, Served, State};
 
 use crate::joint::{At, LINKS, Pairing, racks};
@@ -252,9 +252,9 @@ fn slow_links_and_steps_of_decoding_endpoints_are_learned() {
     let table = model.read();
     let endpoints = pool.store.snapshot().endpoints().to_vec();
     let at = Reported::default();
-    let ask = Ask { uncached: 2000.0, prompt: 2000.0, output: 100.0 };
-    let prefill = table.prefill_part(&endpoints[0], &ask, 1.0, &at);
-    for decode in endpoints[1..].iter().map(|endpoint| table.decode_part(endpoint, &ask, 1.0, &at)) {
+    let counts = TokenCounts { uncached: 2000.0, prompt: 2000.0, output: 100.0 };
+    let prefill = table.prefill_part(&endpoints[0], &counts, 1.0, &at);
+    for decode in endpoints[1..].iter().map(|endpoint| table.decode_part(endpoint, &counts, 1.0, &at)) {
         let first = prefill.computed + decode.factor * 2000.0 / 100_000.0;
         // Transfers are as long as prompts here, so some of what links lack is put down to these, too.
         assert!((first / 0.48 - 1.0).abs() < 0.3, "{first} {prefill:?} {decode:?}");

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use usher::endpoints::{Clock, Endpoint, EndpointSpec, EngineTimes, Store, Total};
 use usher::request::usage::Usage;
-use usher::schedule::latency::{Ask, Model, Reported, Work};
-use usher::schedule::{Follower, Persistent};
+use usher::schedule::latency::{Model, Reported, TokenCounts, Work};
+use usher::schedule::{Persistent, ResponseObserver};
 
 use crate::expected_latency::{RATE, model};
 use crate::pool::{Pool, labelled, profile_of};
@@ -75,7 +75,7 @@ fn teach(model: &Arc<Model>, clock: &Clock, endpoint: &Endpoint, rate: f64, prom
 }
 
 #[test]
-fn responses_in_one_piece_teach_by_the_engines_histograms() {
+fn unstreamed_responses_are_learned_from_engine_histograms() {
     for wrong in [3.0, 1.0 / 3.0] {
         let (clock, model) = model();
         let store = store("a");
@@ -84,7 +84,7 @@ fn responses_in_one_piece_teach_by_the_engines_histograms() {
             let ratio = alone(&model, &only(&store), tokens) / (0.03 + tokens as f64 / (RATE * wrong));
             assert!((ratio - 1.0).abs() < 0.15, "{wrong}, {tokens}: {ratio}");
         }
-        let tpot = model.read().tpot(&only(&store), &Ask::default(), &Reported::default());
+        let tpot = model.read().tpot(&only(&store), &TokenCounts::default(), &Reported::default());
         assert!((tpot / 0.02 - 1.0).abs() < 0.1, "a token takes 20 ms: {tpot}");
     }
 }
@@ -190,10 +190,10 @@ fn cached_responses_do_not_distort_learned_speeds() {
         let reported = Some(Reported::default());
         let mut booked = model.book(&Work { prompt: 4000, reported, ..Work::whole(&endpoint, 1000, true) });
         pass(&clock, 0.03 + 500.0 / RATE);
-        Follower::first_token(&mut booked);
+        ResponseObserver::first_token(&mut booked);
         let usage =
             Usage { prompt_tokens: Some(8000), completion_tokens: Some(5), cached_tokens: Some(7000) };
-        Follower::ends(&mut booked, &usage, &mut Vec::new());
+        ResponseObserver::response_complete(&mut booked, &usage, &mut Vec::new());
     }
     let rate = model.report().groups[0].prefill_throughput;
     assert!((rate / RATE - 1.0).abs() < 0.15, "tokens are not taken to be twice as fast: {rate}");

@@ -321,7 +321,7 @@ fn missed_hit_counts_without_a_cached_tokens_field() {
 }
 
 #[test]
-fn an_error_teaches_nothing() {
+fn failed_requests_are_not_learned_from() {
     let (clock, model) = model();
     let candidates = pool(1, |_, _| {});
     let before = alone(&model, endpoint(&candidates, 0), 1000);

@@ -11,8 +11,8 @@ use usher::prefix::Limits;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::data::PrefixMatch;
 use usher::schedule::{
-    ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, Facts, Key, PrefixCaches, PrefixFamilies,
-    Producer, Situation,
+    ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, DataProducer, Facts, Key, PrefixCaches,
+    PrefixFamilies, RequestContext,
 };
 
 use crate::support::{MAX_AGE, NOW, pool};
@@ -53,8 +53,8 @@ impl Approx {
 
     fn facts(&self, request: &Request, candidates: &Candidates) -> Facts {
         let mut facts = Facts::default();
-        let situation = Situation { request, now_ms: NOW, max_age: MAX_AGE };
-        self.producer.produce(&situation, candidates, &mut facts);
+        let cx = RequestContext { request, now_ms: NOW, max_age: MAX_AGE };
+        self.producer.produce(&cx, candidates, &mut facts);
         facts
     }
 

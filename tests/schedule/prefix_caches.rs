@@ -14,8 +14,8 @@ use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::data::{PrefixMatch, PromptBlocks};
 use usher::schedule::{
     ApproxPrefixKeys, ApproxPrefixParams, ApproxPrefixProducer, Context, Decision, Effects, Facts, Key,
-    PrefixCaches, PrefixFamilies, Profile, ProfileHandler, ProfileSet, Record, Runs, ScheduleError,
-    Scheduler, SchedulerMetrics, Scratch, Served, Situation, StagesBuilder,
+    PrefixCaches, PrefixFamilies, Profile, ProfileHandler, ProfileSet, Record, RequestContext, Runs,
+    ScheduleError, Scheduler, SchedulerMetrics, Scratch, Served, StagesBuilder,
 };
 
 use crate::pool::{Pool, asking, at, profile_of};
@@ -353,10 +353,10 @@ fn prefill_endpoint_also_caches_the_prompt() {
         stages.pre_request(&id("p"), plugin);
         let stages = stages.build(false, None);
         let (all, request) = (support::pool(3, |_, _| {}), prompt("ab"));
-        let situation = Situation { request: &request, now_ms: NOW, max_age: MAX_AGE };
+        let cx = RequestContext { request: &request, now_ms: NOW, max_age: MAX_AGE };
         let matched = || {
             let mut facts = Facts::default();
-            stages.produce(&situation, &all, &mut facts);
+            stages.produce(&cx, &all, &mut facts);
             (facts.get(keys.prefix).unwrap().matched.clone(), facts)
         };
         let (before, facts) = matched();

@@ -10,7 +10,7 @@ use usher::flow::Routed;
 use usher::request::usage::Usage;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher::schedule::data::{PrefixMatch, PromptTokens};
-use usher::schedule::latency::{Ask, Booked, InitialRate, Model, Reader, Reported, Work};
+use usher::schedule::latency::{Booked, InitialRate, Model, Reader, Reported, TokenCounts, Work};
 use usher::schedule::{ExpectedLatencyScorer, Facts, Key, Part, State};
 
 use crate::expected_latency::{endpoint, model};
@@ -111,7 +111,7 @@ fn a_target_counts_from_the_arrival_of_the_request() {
 }
 
 #[test]
-fn loose_requests_pack_while_tighter_ones_come() {
+fn requests_with_loose_targets_share_endpoints() {
     let (clock, model) = model();
     let candidates = running(&[10.0, 0.0, 5.0]);
     let loose = asking(&[(TPOT, "500")]);
@@ -262,9 +262,9 @@ fn learn(pool: &Pool) {
         let reported = Reported::default();
         let (first, token) = {
             let table = model.read();
-            let ask = Ask { uncached: 10.0, prompt: 10.0, output: 200.0 };
+            let counts = TokenCounts { uncached: 10.0, prompt: 10.0, output: 200.0 };
             let first = table.ttft(endpoint, 10, &reported);
-            (first, table.tpot(endpoint, &ask, &reported))
+            (first, table.tpot(endpoint, &counts, &reported))
         };
         let mut booked = model.book(&Work { reported: Some(reported), ..Work::whole(endpoint, 10, true) });
         clock.set(clock.elapsed() + Duration::from_secs_f64(first));
@@ -284,7 +284,7 @@ fn step(requests: usize) -> f64 {
 }
 
 #[test]
-fn tight_classes_keep_their_targets_because_loose_ones_pack() {
+fn tight_targets_hold_when_loose_requests_share_endpoints() {
     let (without, with) = (two_classes(false), two_classes(true));
     // Batches of twenty take 18 ms.
     assert!(without[0] < 0.1 && without[1] == 1.0, "{without:?}");
@@ -292,7 +292,7 @@ fn tight_classes_keep_their_targets_because_loose_ones_pack() {
 }
 
 #[test]
-fn usage_without_tokens_teaches_no_length() {
+fn usage_without_tokens_is_not_learned_from() {
     let config = profile_of(&["type: expected-latency-scorer"]);
     let pool = Pool::with_state(&config, labelled(&[&[][..]]), Arc::new(State::new(Clock::stopped())));
     let model = Model::of(&pool.state);

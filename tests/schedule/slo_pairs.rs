@@ -6,7 +6,7 @@ use std::time::Duration;
 use usher::endpoints::Candidates;
 use usher::request::Request;
 use usher::schedule::Part;
-use usher::schedule::latency::{Apart, Ask, Model, Reported, Work};
+use usher::schedule::latency::{DisaggregatedWork, Model, Reported, TokenCounts, Work};
 
 use crate::expected_latency::{endpoint, model};
 use crate::pool::asking;
@@ -73,7 +73,7 @@ fn decode_weighs_token_times_and_slots() {
 }
 
 #[test]
-fn responses_of_pairs_teach_token_times_and_errors() {
+fn disaggregated_responses_train_token_times_and_errors() {
     let (clock, model) = model();
     let candidates = pool(2, |_, _| {});
     let (prefill, decode) = (endpoint(&candidates, 0), endpoint(&candidates, 1));
@@ -82,7 +82,7 @@ fn responses_of_pairs_teach_token_times_and_errors() {
         let mut booked = model.book(&Work {
             prefill,
             reported: Some(reported),
-            apart: Some(Apart { decode: Some(reported), transfer: Some(0.1) }),
+            disaggregated: Some(DisaggregatedWork { decode: Some(reported), transfer: Some(0.1) }),
             ..Work::whole(decode, 1000, true)
         });
         clock.set(clock.elapsed() + Duration::from_millis(1130));
@@ -91,8 +91,8 @@ fn responses_of_pairs_teach_token_times_and_errors() {
         booked.finish(Some(101));
     }
     let table = model.read();
-    let ask = Ask { uncached: 1000.0, prompt: 1000.0, output: 101.0 };
-    let tpot = table.tpot(decode, &ask, &reported);
+    let counts = TokenCounts { uncached: 1000.0, prompt: 1000.0, output: 101.0 };
+    let tpot = table.tpot(decode, &counts, &reported);
     assert!((tpot - 0.03).abs() < 0.002, "{tpot}");
     let chance = |milliseconds: f64| table.tpot_residuals(decode).within(0.1, tpot, milliseconds / 1000.0);
     assert!(chance(25.0) < 0.05 && chance(35.0) > 0.95, "{} {}", chance(25.0), chance(35.0));

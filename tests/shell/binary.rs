@@ -103,7 +103,7 @@ fn two_sources_of_endpoints_are_refused_with_their_places() {
 }
 
 #[test]
-fn pool_flags_beside_file_discovery_are_no_second_source() {
+fn pool_flags_are_accepted_with_file_discovery() {
     let config = "plugins: [{type: file-discovery, parameters: {path: a}}]\ndataLayer: {discovery: {pluginRef: file-discovery}}\n";
     let selector = ["--endpoint-selector=app=vllm", "--endpoint-target-ports=8000"];
     for flags in [&["--pool-name=p"][..], &selector] {
@@ -259,7 +259,7 @@ fn address(line: &serde_json::Value, field: &str) -> SocketAddr {
 }
 
 #[test]
-fn sigterm_drains_and_ends_well() {
+fn sigterm_drains_and_exits_zero() {
     let mut process = Process::start(&["--drain-timeout=10ms", "--enable-pprof"]);
     assert_eq!(process.logged("flag has no effect")["flag"], "--enable-pprof");
     let serving = process.logged("serving");

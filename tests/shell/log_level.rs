@@ -45,11 +45,11 @@ async fn log_level_changes_at_run_time() {
     assert_eq!(log_level(&usher, "PUT", "ERROR").await.text(), "error\n");
     let change = |line: &str| {
         let line: Value = serde_json::from_str(line).ok()?;
-        (line["message"] == "level of the log changed" && line["now"] == "error").then_some(line)
+        (line["message"] == "log level changed" && line["current"] == "error").then_some(line)
     };
     // Said whatever the new level.
     let change = usher.log().find(start, "the change", change).await;
-    assert_eq!(change["before"], "debug");
+    assert_eq!(change["previous"], "debug");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

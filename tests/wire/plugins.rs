@@ -140,7 +140,7 @@ async fn named_session_stays_at_its_endpoint() {
 const REPORTER: &str = "{name: cost, type: request-attribute-reporter, parameters: {attributes: [{key: {name: x-cost}, expression: usage.prompt_tokens + usage.completion_tokens * 4.0, condition: usage.completion_tokens > 3.0}, {key: {namespace: other, name: total}, expression: usage.total_tokens / 2.0}, {key: {name: none}, expression: '0'}]}}";
 
 #[tokio::test]
-async fn numbers_come_with_the_last_chunk() {
+async fn attributes_are_sent_with_the_last_chunk() {
     let picker = picker(&FOUR, REPORTER).await;
     let all = vec![
         ("envoy.lb".to_owned(), "x-cost".to_owned(), 23.0),
@@ -176,7 +176,7 @@ async fn numbers_come_with_the_last_chunk() {
 }
 
 #[tokio::test]
-async fn numbers_come_where_every_chunk_waits_for_its_reply() {
+async fn attributes_are_sent_when_every_chunk_waits_for_its_reply() {
     let picker = picker(&FOUR, REPORTER).await;
     let text = r#"{"usage":{"prompt_tokens":3,"completion_tokens":5}}"#;
     for (mode, chunks) in [(STREAMED, [&text[..20], &text[20..], ""].as_slice()), (BUFFERED, &[text])] {
@@ -200,7 +200,7 @@ async fn numbers_come_where_every_chunk_waits_for_its_reply() {
 }
 
 #[tokio::test]
-async fn numbers_come_with_trailers_where_they_end_the_response() {
+async fn attributes_are_sent_with_the_trailers_that_end_the_response() {
     let picker = picker(&FOUR, REPORTER).await;
     let (mut stream, _, _) = exchange(&picker, &[]).await;
     stream.send(response_body(r#"{"usage":{"prompt_tokens":3,"completion_tokens":5}}"#, false));

@@ -14,7 +14,7 @@ use super::build_state::BuildState;
 use super::by_type::ByType;
 use super::facts::{DataType, Fact, Key};
 use super::families::Families;
-use super::lifecycle::{Admitter, Gatherer, HeaderProcessor, PreRequest, Producer, Screener};
+use super::lifecycle::{Admitter, DataProducer, Gatherer, PreRequest, RequestHeaderProcessor, Screener};
 use super::plugin::{Decider, Filter, Picker, ProfileHandler, Scorer};
 use super::references::{undeclared, wrong_kind};
 use super::saturation::SaturationDetector;
@@ -132,8 +132,8 @@ impl<'a> BuildContext<'a> {
         self.produces_attribute_as(self.name, name)
     }
 
-    /// The same under the name of another producer, for types whose numbers are known by
-    /// the type, whatever the plugin is called.
+    /// [`produces_attribute`](Self::produces_attribute) under another producer's name, for attributes
+    /// that are known by the plugin's type, not its name.
     pub fn produces_attribute_as(&mut self, producer: &str, name: &str) -> Lease<AttributeId> {
         self.build_state.graph.produce_named(DataType::ScalarMetricValue, name, producer);
         self.build_state.reserved.attribute(self.state, (producer, name), self.name, self.at)
@@ -205,13 +205,13 @@ pub struct PluginParts {
     /// Decides whether a disaggregated stage runs.
     pub decider: Option<Arc<dyn Decider>>,
     /// Reads headers first.
-    pub header_processor: Option<Arc<dyn HeaderProcessor>>,
+    pub header_processor: Option<Arc<dyn RequestHeaderProcessor>>,
     /// Batches requests.
     pub gatherer: Option<Arc<dyn Gatherer>>,
     /// Narrows candidates before anything else.
     pub screener: Option<Arc<dyn Screener>>,
     /// Learns about a request before it is scheduled.
-    pub producer: Option<Arc<dyn Producer>>,
+    pub producer: Option<Arc<dyn DataProducer>>,
     /// Refuses requests.
     pub admitter: Option<Arc<dyn Admitter>>,
     /// Acts on decisions.
@@ -249,14 +249,14 @@ impl PluginParts {
         Self { parameters: json!({}), ..Self::default() }
     }
 
-    /// The same with a sentence or two about what it does with its parameters, for `usher check`.
+    /// Adds one or two sentences on what the plugin does with its parameters, for `usher check`.
     #[must_use]
     pub fn with_summary(mut self, summary: impl Into<String>) -> Self {
         self.summary = Some(summary.into());
         self
     }
 
-    /// The same with a value that the host looks for by its type.
+    /// Adds a value that the host looks up by type.
     #[must_use]
     pub fn with_extra<T: Any + Send + Sync>(mut self, value: T) -> Self {
         self.extra.set(value);

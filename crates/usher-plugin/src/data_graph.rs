@@ -44,7 +44,7 @@ impl DataGraph {
         self.read_named(data, "", producer, reader, required)
     }
 
-    /// The same for one of several data that a producer has of a kind.
+    /// Registers a reader of data that a producer has several of, by name.
     pub(crate) fn read_named(
         &mut self,
         data: DataType,
@@ -62,7 +62,7 @@ impl DataGraph {
         self.produce_named(data, "", producer)
     }
 
-    /// The same for one of several data that a producer has of a kind.
+    /// Registers data that a producer has several of, by name.
     pub(crate) fn produce_named(&mut self, data: DataType, name: &str, producer: &str) -> u32 {
         let number = self.number(data, name, producer);
         self.entries[number].produced = true;

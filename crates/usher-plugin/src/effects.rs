@@ -1,4 +1,4 @@
-//! Effects of a decision: headers, and followers of the response.
+//! Effects of a decision: headers, and observers of the response.
 
 use std::any::TypeId;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ pub struct ResponseHead<'a> {
     pub is_stream: bool,
 }
 
-/// Goes with one request until its stream ends, however that happens: dropping it
-/// gives back what it holds.
-pub trait Follower: Send {
-    /// The gateway was served by another endpoint than the first choice.
-    fn moved(&mut self, _to: &Arc<Endpoint>) {}
+/// Observes the response to one request. Dropped when the request's stream ends, for whatever
+/// reason, which releases what it holds.
+pub trait ResponseObserver: Send {
+    /// Another endpoint than the first choice serves the request.
+    fn rerouted(&mut self, _to: &Arc<Endpoint>) {}
 
-    /// The response begins. Headers in `out` are set on it.
-    fn begins(&mut self, _head: &ResponseHead<'_>, _out: &mut Vec<Header>) {}
+    /// The response's headers came. Those in `out` are set on it.
+    fn response_headers(&mut self, _head: &ResponseHead<'_>, _out: &mut Vec<Header>) {}
 
     /// The first generated token has passed: text, reasoning or part of a tool call. Where the
     /// response is no stream, or its content isn't recognised (see
@@ -39,8 +39,8 @@ pub trait Follower: Send {
     /// its body have. Called at most once, and not where the response ends before.
     fn first_token(&mut self) {}
 
-    /// The response is complete. What is in `out` goes to the gateway.
-    fn ends(&mut self, _usage: &Usage, _out: &mut Vec<Attribute>) {}
+    /// The response is complete. Attributes in `out` are sent to the gateway.
+    fn response_complete(&mut self, _usage: &Usage, _out: &mut Vec<Attribute>) {}
 }
 
 /// Effects that plugins ask for.
@@ -48,8 +48,8 @@ pub trait Follower: Send {
 pub struct Effects {
     headers: SmallVec<[Header; 1]>,
     port: Option<u16>,
-    followers: Followers,
-    /// Types of followers of which there is one only.
+    observers: ResponseObservers,
+    /// Types of observers added with [`observe_once`](Self::observe_once).
     once: SmallVec<[TypeId; 1]>,
 }
 
@@ -67,23 +67,23 @@ impl Effects {
     }
 
     /// Adds an observer of the response.
-    pub fn follow(&mut self, follower: impl Follower + 'static) {
-        self.followers.list.push(Following { follower: Box::new(follower), durations: None });
+    pub fn observe(&mut self, observer: impl ResponseObserver + 'static) {
+        self.observers.list.push(TimedObserver { observer: Box::new(observer), durations: None });
     }
 
-    /// Adds an observer of the response, unless one of this type does so already: several
-    /// plugins may need what it does, and once is enough.
-    pub fn follow_once<F: Follower + 'static>(&mut self, follower: impl FnOnce() -> F) {
+    /// Adds an observer of the response, unless one of this type is there: several plugins may
+    /// need what it does.
+    pub fn observe_once<F: ResponseObserver + 'static>(&mut self, observer: impl FnOnce() -> F) {
         let id = TypeId::of::<F>();
         if !self.once.contains(&id) {
             self.once.push(id);
-            self.follow(follower());
+            self.observe(observer());
         }
     }
 
     /// Returns `true` if there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.headers.is_empty() && self.port.is_none() && self.followers.is_empty()
+        self.headers.is_empty() && self.port.is_none() && self.observers.is_empty()
     }
 
     /// Headers to set on the request.
@@ -96,74 +96,74 @@ impl Effects {
         self.port
     }
 
-    /// Takes who follows the response.
-    pub fn take_followers(&mut self) -> Followers {
-        std::mem::take(&mut self.followers)
+    /// Takes the observers of the response.
+    pub fn take_observers(&mut self) -> ResponseObservers {
+        std::mem::take(&mut self.observers)
     }
 
     /// Runs a plugin that may add observers of the response. The time of those that it adds is
     /// counted in `received` for headers, and in `streaming` for the body.
     pub fn timed(&mut self, received: &Timing, streaming: &Timing, run: impl FnOnce(&mut Self)) {
-        let before = self.followers.list.len();
+        let before = self.observers.list.len();
         run(self);
-        for following in self.followers.list.iter_mut().skip(before) {
-            following.durations = Some((received.clone(), streaming.clone()));
+        for timed in self.observers.list.iter_mut().skip(before) {
+            timed.durations = Some((received.clone(), streaming.clone()));
         }
     }
 }
 
-/// Followers of one response, in the order of the configuration.
+/// Observers of one response, in the order of the configuration.
 #[derive(Default)]
-pub struct Followers {
-    list: SmallVec<[Following; 1]>,
+pub struct ResponseObservers {
+    list: SmallVec<[TimedObserver; 1]>,
 }
 
-struct Following {
-    follower: Box<dyn Follower>,
+struct TimedObserver {
+    observer: Box<dyn ResponseObserver>,
     /// Timers of its calls: for headers, and for the body.
     durations: Option<(Timing, Timing)>,
 }
 
-impl Followers {
+impl ResponseObservers {
     /// Returns `true` without observers.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// See [`Follower::begins`].
-    pub fn begins(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
-        self.each(|durations| &durations.0, |follower| follower.begins(head, out));
+    /// See [`ResponseObserver::response_headers`].
+    pub fn response_headers(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
+        self.each(|durations| &durations.0, |observer| observer.response_headers(head, out));
     }
 
-    /// The same for a response from another endpoint than the first choice. See also
-    /// [`Follower::moved`]; both count as one call.
-    pub fn begins_elsewhere(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
-        let begins = |follower: &mut (dyn Follower + 'static)| {
-            follower.moved(head.endpoint);
-            follower.begins(head, out);
+    /// [`ResponseObserver::rerouted`] and [`ResponseObserver::response_headers`], timed as one call: for a
+    /// response from another endpoint than the first choice.
+    pub fn rerouted_response_headers(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
+        let headers = |observer: &mut (dyn ResponseObserver + 'static)| {
+            observer.rerouted(head.endpoint);
+            observer.response_headers(head, out);
         };
-        self.each(|durations| &durations.0, begins);
+        self.each(|durations| &durations.0, headers);
     }
 
-    /// See [`Follower::first_token`].
+    /// See [`ResponseObserver::first_token`].
     pub fn first_token(&mut self) {
-        self.each(|durations| &durations.1, Follower::first_token);
+        self.each(|durations| &durations.1, ResponseObserver::first_token);
     }
 
-    /// See [`Follower::ends`].
-    pub fn ends(&mut self, usage: &Usage, out: &mut Vec<Attribute>) {
-        self.each(|durations| &durations.1, |follower| follower.ends(usage, out));
+    /// See [`ResponseObserver::response_complete`].
+    pub fn response_complete(&mut self, usage: &Usage, out: &mut Vec<Attribute>) {
+        self.each(|durations| &durations.1, |observer| observer.response_complete(usage, out));
     }
 
     fn each(
         &mut self,
         point: impl Fn(&(Timing, Timing)) -> &Timing,
-        mut call: impl FnMut(&mut (dyn Follower + 'static)),
+        mut call: impl FnMut(&mut (dyn ResponseObserver + 'static)),
     ) {
-        for following in &mut self.list {
+        for timed in &mut self.list {
             let start = Instant::now();
-            call(following.follower.as_mut());
-            if let Some(durations) = &following.durations {
+            call(timed.observer.as_mut());
+            if let Some(durations) = &timed.durations {
                 point(durations).observe(start.elapsed());
             }
         }
@@ -175,14 +175,14 @@ impl std::fmt::Debug for Effects {
         f.debug_struct("Effects")
             .field("headers", &self.headers)
             .field("port", &self.port)
-            .field("followers", &self.followers)
+            .field("observers", &self.observers)
             .finish_non_exhaustive()
     }
 }
 
-impl std::fmt::Debug for Followers {
+impl std::fmt::Debug for ResponseObservers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Followers({})", self.list.len())
+        write!(f, "ResponseObservers({})", self.list.len())
     }
 }
 
@@ -193,27 +193,27 @@ mod tests {
 
     struct Calls(Arc<std::sync::Mutex<Vec<&'static str>>>);
 
-    impl Follower for Calls {
-        fn moved(&mut self, _to: &Arc<Endpoint>) {
-            self.0.lock().unwrap().push("moved");
+    impl ResponseObserver for Calls {
+        fn rerouted(&mut self, _to: &Arc<Endpoint>) {
+            self.0.lock().unwrap().push("rerouted");
         }
 
-        fn begins(&mut self, _head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
-            self.0.lock().unwrap().push("begins");
+        fn response_headers(&mut self, _head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
+            self.0.lock().unwrap().push("headers");
         }
     }
 
     #[test]
-    fn shared_follower_is_created_once() {
+    fn shared_observer_is_created_once() {
         let (calls, mut effects) = (Arc::default(), Effects::default());
-        effects.follow_once(|| Calls(Arc::clone(&calls)));
-        effects.follow_once(|| -> Calls { unreachable!("there is one already") });
-        effects.follow(Calls(calls));
-        assert_eq!(effects.followers.list.len(), 2);
+        effects.observe_once(|| Calls(Arc::clone(&calls)));
+        effects.observe_once(|| -> Calls { unreachable!("there is one already") });
+        effects.observe(Calls(calls));
+        assert_eq!(effects.observers.list.len(), 2);
     }
 
     #[test]
-    fn a_follower_moves_before_the_response_begins() {
+    fn observer_is_rerouted_before_it_gets_headers() {
         let store = Store::default();
         store.replace(vec![EndpointSpec::new("pod", ([10, 0, 0, 1], 80))]);
         let head = ResponseHead {
@@ -222,11 +222,11 @@ mod tests {
             is_stream: true,
         };
         let (calls, mut effects) = (Arc::default(), Effects::default());
-        effects.follow(Calls(Arc::clone(&calls)));
-        let mut followers = effects.take_followers();
-        followers.begins_elsewhere(&head, &mut Vec::new());
-        assert_eq!(*calls.lock().unwrap(), ["moved", "begins"]);
-        followers.begins(&head, &mut Vec::new());
+        effects.observe(Calls(Arc::clone(&calls)));
+        let mut observers = effects.take_observers();
+        observers.rerouted_response_headers(&head, &mut Vec::new());
+        assert_eq!(*calls.lock().unwrap(), ["rerouted", "headers"]);
+        observers.response_headers(&head, &mut Vec::new());
         assert_eq!(calls.lock().unwrap().len(), 3);
     }
 }

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_of_two_producers_stand_beside_each_other() {
+    fn facts_of_two_producers_are_kept_separately() {
         let mut facts = Facts::default();
         let (one, other) = (Key::<Tokens>::new(0), Key::<Tokens>::new(3));
         facts.set(other, Tokens(7));

@@ -3,12 +3,12 @@
 //! A request passes through the plugins of a configuration in this order; each kind is a trait:
 //!
 //! ```text
-//! HeaderProcessor ─▶ Gatherer ─▶ Screener ─▶ Producer ─▶ Admitter
-//!   ─▶ ProfileHandler ( Filter ─▶ Scorer ─▶ Picker ) ─▶ PreRequest ─▶ Follower
+//! RequestHeaderProcessor ─▶ Gatherer ─▶ Screener ─▶ DataProducer ─▶ Admitter
+//!   ─▶ ProfileHandler ( Filter ─▶ Scorer ─▶ Picker ) ─▶ PreRequest ─▶ ResponseObserver
 //! ```
 //!
-//! Before the decision they see a [`Situation`], during it a [`Context`]. Producers leave [`Facts`]
-//! for those behind them, and what follows from a decision goes into [`Effects`].
+//! Before the decision they see a [`RequestContext`], during it a [`Context`]. Producers leave [`Facts`]
+//! for later plugins, and the effects of a decision go into [`Effects`].
 //!
 //! A [`PluginType`] is what a configuration can name. [`PluginType::takes`] names the struct of its
 //! parameters, which documents them, too. Its build function gets a [`BuildContext`], with the parameters
@@ -47,12 +47,13 @@ pub use build::{Build, BuildContext, PluginParts};
 pub use by_type::ByType;
 pub use context::{Context, Outcome, Part, Runs, ScheduleError};
 pub use decision::{Column, Decision, Record, Run, Scores};
-pub use effects::{Attribute, Effects, Follower, Header, ResponseHead, Served};
+pub use effects::{Attribute, Effects, Header, ResponseHead, ResponseObserver, Served};
 pub use estimate::LatencyEstimate;
 pub use facts::{DataType, Fact, Facts, Key};
 pub use label_values::{LabelValue, LabelValues};
 pub use lifecycle::{
-    Admitter, Denied, Finding, Gatherer, HeaderProcessor, PreRequest, Producer, Screener, Situation,
+    Admitter, DataProducer, Denied, Gathered, Gatherer, PreRequest, RequestContext, RequestHeaderProcessor,
+    Screener,
 };
 pub use per_snapshot::{Fitting, PerSnapshot};
 pub use picks::{Picks, Ranked};
@@ -74,7 +75,7 @@ pub use data_graph::{DataGraph, Missing};
 #[doc(hidden)]
 pub use decision::DecisionContext;
 #[doc(hidden)]
-pub use effects::Followers;
+pub use effects::ResponseObservers;
 #[doc(hidden)]
 pub use families::Families;
 #[doc(hidden)]

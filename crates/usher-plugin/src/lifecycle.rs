@@ -1,6 +1,6 @@
-//! The interfaces of the plugins around a decision, in the order in which a request
-//! meets them: header processors, gatherers, screeners, producers, admitters; then the decision;
-//! then what follows from it. Only an admitter can say no.
+//! Interfaces of the plugins around a decision, in call order: request header processors,
+//! gatherers, screeners, data producers, admitters; then the decision and its effects. Only an
+//! admitter can reject a request.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use super::decision::Decision;
 use super::effects::Effects;
 use super::facts::Facts;
 
-/// Reads the headers of a request before anything else happens to it.
-pub trait HeaderProcessor: Send + Sync {
-    /// Notes in the request what its headers say.
+/// Reads the headers of a request, before all other plugins.
+pub trait RequestHeaderProcessor: Send + Sync {
+    /// Sets fields of the request from its headers.
     fn process(&self, request: &mut Request);
 }
 
-/// Narrows the candidates before anything is learned about them.
+/// Narrows the candidates, before producers run.
 pub trait Screener: Send + Sync {
-    /// Removes from `kept` (positions in the snapshot, all candidates) what the
-    /// request must not see. May only remove, and keeps the order. What several
-    /// screeners keep is intersected.
+    /// Removes from `kept` (positions in the snapshot, all candidates) the endpoints that the
+    /// request must not use. May only remove, and keeps the order. With several screeners the
+    /// intersection remains.
     fn screen(
         &self,
-        cx: &Situation<'_>,
+        cx: &RequestContext<'_>,
         candidates: &Candidates,
         rng: &mut dyn Rng,
         kept: &mut Vec<u32>,
@@ -36,9 +36,9 @@ pub trait Screener: Send + Sync {
     );
 }
 
-/// A request before anything was learned about it.
+/// A request before the decision, without facts.
 #[derive(Clone, Copy, Debug)]
-pub struct Situation<'a> {
+pub struct RequestContext<'a> {
     /// The request to place.
     pub request: &'a Request,
     /// Now, on the clock that stamps the readings of a load; never 0.
@@ -47,29 +47,30 @@ pub struct Situation<'a> {
     pub max_age: Duration,
 }
 
-/// Result of a gatherer for a request, for its facts. The candidates are those of
-/// the decision.
-pub type Finding = Box<dyn FnOnce(&Candidates, &mut Facts) + Send>;
+/// Result of a gatherer for a request: adds to the facts, given the candidates of the decision.
+pub type Gathered = Box<dyn FnOnce(&Candidates, &mut Facts) + Send>;
 
-/// Batches requests: holds each until it has seen those that come with it, before
-/// anything else is learned about it.
+/// Batches requests: holds each until those that arrive with it are known, or awaits data about
+/// it, before producers run.
 pub trait Gatherer: Send + Sync {
-    /// Holds a request; `None` for one that it has no reason to hold. The future ends after
-    /// a time that the configuration says, on a runtime with timers. Dropping it takes the
-    /// request out.
-    fn gather(&self, cx: &Situation<'_>, candidates: &Candidates) -> Option<BoxFuture<'static, Finding>>;
+    /// Holds a request; `None` for one that needn't be held. The future ends within a configured
+    /// time, on a runtime with timers. Dropping it removes the request from the batch.
+    fn gather(
+        &self,
+        cx: &RequestContext<'_>,
+        candidates: &Candidates,
+    ) -> Option<BoxFuture<'static, Gathered>>;
 }
 
-/// Learns something about a request and its candidates.
-pub trait Producer: Send + Sync {
-    /// Adds to the facts. Producers whose facts this one reads have run. A producer
-    /// that has nothing to say adds nothing.
-    fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts);
+/// Produces facts about a request and its candidates.
+pub trait DataProducer: Send + Sync {
+    /// Adds to the facts, if there are any to add. Producers whose facts this one reads have run.
+    fn produce(&self, cx: &RequestContext<'_>, candidates: &Candidates, facts: &mut Facts);
 }
 
-/// Refuses requests that the pool can't take now.
+/// Rejects requests that the pool can't take now.
 pub trait Admitter: Send + Sync {
-    /// Lets the request through or says why not.
+    /// Admits or rejects the request.
     ///
     /// # Errors
     /// The reason, for the client.
@@ -81,9 +82,9 @@ pub trait Admitter: Send + Sync {
 #[error("{0}")]
 pub struct Denied(pub Cow<'static, str>);
 
-/// Acts on a decision: everything that follows from it happens here.
+/// Acts on a decision: headers, bookings and observers of the response.
 pub trait PreRequest: Send + Sync {
-    /// The request goes where `decision` says. Called under the pool's lock where a
-    /// profile reads what is in flight, so it has to be quick.
+    /// Adds the effects of `decision`. Called under the pool's lock where a profile reads what is
+    /// in flight, so it has to be quick.
     fn decided(&self, cx: &Context<'_>, decision: &Decision, effects: &mut Effects);
 }

@@ -89,15 +89,14 @@ pub trait ProfileHandler: Send + Sync {
         None
     }
 
-    /// The part of the request that the pick of a profile would serve, as far as that is known
-    /// when the profile runs.
+    /// Part of the request that the pick of a profile would serve, as far as known when the profile
+    /// runs.
     fn part(&self, _profile: usize, _runs: &Runs<'_>) -> Part {
         Part::Whole
     }
 
-    /// The name of the profile that picks who computes the prompt, where that isn't who
-    /// responds. Asked once, when the scheduler is made. Unless a handler has another name
-    /// for it, it is the one that llm-d-router's plugins know.
+    /// Name of the profile that picks the prefill endpoint, for disaggregated requests. Read once, when
+    /// the scheduler is built. By default the name in llm-d-router's plugins.
     fn prefill(&self) -> &str {
         "prefill"
     }

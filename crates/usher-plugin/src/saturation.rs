@@ -10,9 +10,9 @@ pub trait SaturationDetector: Send + Sync {
     /// `now_ms` is on the clock that stamps the readings of a load; never 0.
     fn saturation(&self, now_ms: u64, endpoints: View<'_>) -> f64;
 
-    /// The same with what was sent there and can't show yet, and what more would add: for
-    /// whoever sends several requests before the next reading. Without an estimate of its
-    /// own a detector can be overrun until it reads again.
+    /// Saturation including requests sent since the last reading, and the effect of one more: for
+    /// sending several requests between readings. The default implementation has no such estimate, so
+    /// that its pool can be overrun until the next reading.
     fn level(&self, now_ms: u64, endpoints: View<'_>) -> Level {
         Level { saturation: self.saturation(now_ms, endpoints), per_request: 0.0, per_byte: 0.0 }
     }

@@ -49,7 +49,7 @@ impl State {
         Self::within(clock, Arc::default())
     }
 
-    /// The same within a memory budget, which what is kept counts against.
+    /// Empty state that counts against a memory budget.
     pub fn within(clock: Clock, budget: Arc<Budget>) -> Self {
         Self {
             clock,
@@ -82,7 +82,7 @@ impl State {
         state
     }
 
-    /// The same for what can't always be made.
+    /// The state of this type and name, from a constructor that can fail.
     ///
     /// # Errors
     /// The error of the constructor, which is called again at the next request for it.

@@ -16,7 +16,7 @@ use super::context::{Context, Outcome, Runs, ScheduleError};
 use super::decision::Run;
 use super::facts::{Fact, Facts, Key};
 use super::families::Families;
-use super::lifecycle::{Denied, Situation};
+use super::lifecycle::{Denied, RequestContext};
 use super::picks::Picks;
 use super::state::State;
 use super::types::PluginType;
@@ -177,13 +177,13 @@ impl Harness {
     /// # use usher_plugin::testing::Harness;
     /// # use usher_plugin::data::SessionId;
     /// # use usher_plugin::{
-    /// #     Build, BuildContext, Context, Facts, Key, Kind, PluginParts, PluginType, Producer, Scorer, Situation, beta,
+    /// #     Build, BuildContext, Context, Facts, Key, Kind, PluginParts, PluginType, DataProducer, Scorer, RequestContext, beta,
     /// # };
     /// /// Produces one session for all requests.
     /// struct OneSession(Key<SessionId>);
     ///
-    /// impl Producer for OneSession {
-    ///     fn produce(&self, _: &Situation<'_>, _: &Candidates, facts: &mut Facts) {
+    /// impl DataProducer for OneSession {
+    ///     fn produce(&self, _: &RequestContext<'_>, _: &Candidates, facts: &mut Facts) {
     ///         facts.set(self.0, SessionId("all".into()));
     ///     }
     /// }
@@ -210,8 +210,8 @@ impl Harness {
     /// ```
     pub fn produce(&mut self, plugin: &PluginParts, request: &Request) -> bool {
         let Some(producer) = &plugin.producer else { return false };
-        let situation = Situation { request, now_ms: NOW_MS, max_age: MAX_AGE };
-        producer.produce(&situation, &self.candidates(), &mut self.facts);
+        let cx = RequestContext { request, now_ms: NOW_MS, max_age: MAX_AGE };
+        producer.produce(&cx, &self.candidates(), &mut self.facts);
         true
     }
 

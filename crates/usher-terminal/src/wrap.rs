@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn meanings_stand_beside_their_terms() {
+    fn definitions_align_beside_their_terms() {
         let pair = |term: &str, meaning: &str| (term.to_owned(), meaning.to_owned());
         let all = [pair("Min", "It had fewer pods than its minimum."), pair("Rule", "A rule fired.")];
         let expected = "Min   It had fewer pods\n      than its minimum.\nRule  A rule fired.\n";

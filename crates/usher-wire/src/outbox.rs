@@ -12,7 +12,7 @@ use std::task::Waker;
 use bytes::{Buf, Bytes};
 use tonic::Status;
 
-use usher_core::memory::{Budget, FREE_UNSENT, Full, Kind, Replying, Reservation, Unsent};
+use usher_core::memory::{Budget, FREE_UNSENT, Full, Kind, Reservation, StreamState, Unsent};
 
 /// Smallest piece that is kept instead of copied: a write has a place for each, and
 /// finding and releasing one costs as much as copying some hundred bytes.
@@ -33,7 +33,7 @@ pub struct Outbox {
     /// Length of a message that is larger, and was left out.
     refused: Option<usize>,
     /// The stream that they are replies of.
-    stream: Option<Arc<Replying>>,
+    stream: Option<Arc<StreamState>>,
 }
 
 /// Bytes in the order in which they are sent: those of `small`, and between them the
@@ -56,8 +56,8 @@ impl Outbox {
         Self { written: Written::default(), limit, refused: None, stream: None }
     }
 
-    /// The same for replies of this stream.
-    pub fn of_stream(limit: usize, stream: Option<Arc<Replying>>) -> Self {
+    /// For replies of this stream, in messages of at most `limit` bytes.
+    pub fn of_stream(limit: usize, stream: Option<Arc<StreamState>>) -> Self {
         Self { stream, ..Self::new(limit) }
     }
 
@@ -153,7 +153,7 @@ impl Outbox {
 
     /// Returns `true` if the client should take replies before the stream ends. Wakes the task when it has.
     pub fn waits_for_client(&self, stream: &Waker) -> bool {
-        self.stream.as_ref().is_some_and(|replying| replying.waits_for_client(stream))
+        self.stream.as_ref().is_some_and(|stream_state| stream_state.waits_for_client(stream))
     }
 
     /// Takes everything, which waits for the client from now on.
@@ -258,7 +258,7 @@ mod tests {
     fn replies_count_beyond_the_free_unsent_bytes() {
         let free = FREE_UNSENT as usize;
         let budget = Arc::new(Budget::new(10 * FREE_UNSENT, 0));
-        let stream = Arc::<Replying>::default();
+        let stream = Arc::<StreamState>::default();
         let mut outbox = Outbox::of_stream(1 << 20, Some(Arc::clone(&stream)));
         let count = |outbox: &mut Outbox, bytes: usize| {
             outbox.message(bytes - FRAME, |_| {}, [Bytes::from(vec![b'x'; bytes - FRAME])], &[]);

@@ -70,7 +70,7 @@ pub struct DoctorArgs {
     /// Pods with these labels, instead of --pool-name: as of `kubectl -l`.
     #[arg(long, value_name = "SELECTOR", requires = "endpoint_target_ports")]
     pub endpoint_selector: Option<String>,
-    /// Ports of these pods, separated by commas.
+    /// Serving ports of the pods that --endpoint-selector matches, separated by commas.
     #[arg(long, value_name = "PORTS", value_delimiter = ',', requires = "endpoint_selector")]
     pub endpoint_target_ports: Vec<u16>,
     /// Also check the RBAC rights for leader election.

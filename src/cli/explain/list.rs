@@ -13,7 +13,7 @@ pub(super) fn list(decisions: &[Decision], width: Option<usize>) -> String {
         Column::text("model"),
         Column::text("endpoint"),
         Column::number("lead"),
-        Column::number("first token"),
+        Column::number("TTFT"),
         Column::text("result"),
     ];
     let rows: Vec<_> = decisions.iter().map(cells).collect();

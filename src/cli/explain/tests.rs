@@ -53,9 +53,9 @@ request        r-7
 asks for       llama, served as llama-lora, about 1,234 prompt tokens, at most 100 tokens back, streamed
 decided        2026-11-27 02:40:11.123 UTC, 400 µs after its headers came, among 3 of 4 endpoints
 sent to        10.0.0.3:8000 (default/pod-3), ahead of 10.0.0.2:8000 by 1.500
-response       status 200 from 10.0.0.3:8000, complete after 1.23 s; first token after 132 ms; 12 ms per token; 100 tokens; 512 of 1,234 prompt tokens cached
-expected       first token after 120 ms (slot 0 µs, prompts before it 20 ms, 722 uncached tokens 100 ms), 11 ms per token; it took 12 ms longer
-at runner-up   10.0.0.2:8000: first token after 180 ms (slot 0 µs, prompts before it 20 ms, 722 uncached tokens 160 ms), 11 ms per token
+response       status 200 from 10.0.0.3:8000, complete after 1.23 s; TTFT 132 ms; TPOT 12 ms; 100 tokens; 512 of 1,234 prompt tokens cached
+expected       TTFT 120 ms (slot 0 µs, prompts before it 20 ms, 722 uncached tokens 100 ms), TPOT 11 ms; it took 12 ms longer
+at runner-up   10.0.0.2:8000: TTFT 180 ms (slot 0 µs, prompts before it 20 ms, 722 uncached tokens 160 ms), TPOT 11 ms
 
 profile        default, with the picker max-score-picker
 filter         by-label left 2 of 3
@@ -121,9 +121,9 @@ fn refusal_names_its_reason_and_lost_candidates() {
     assert!(text.contains("dropped by by-label") && !text.contains("response"), "{text}");
     let listed = shown(&[read(refused), read(decision())], None);
     let expected = "\
-request  decided                      model  endpoint        lead  first token  result
--        2026-11-27 02:40:11.123 UTC  llama  -                  -            -  refused with 429, rejected-saturated
-r-7      2026-11-27 02:40:11.123 UTC  llama  10.0.0.3:8000  1.500       132 ms  200
+request  decided                      model  endpoint        lead    TTFT  result
+-        2026-11-27 02:40:11.123 UTC  llama  -                  -       -  refused with 429, rejected-saturated
+r-7      2026-11-27 02:40:11.123 UTC  llama  10.0.0.3:8000  1.500  132 ms  200
 ";
     assert_eq!(listed, expected);
 }

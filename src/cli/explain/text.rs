@@ -145,10 +145,10 @@ fn response(decision: &Decision) -> String {
     let total = seconds(outcome.total);
     parts.push(format!("{status}{grpc}{served}, {} after {total}{slow_in_all}", outcome.ending));
     if let Some(first) = outcome.first_token {
-        parts.push(format!("first token after {}{slow_to_begin}", seconds(first)));
+        parts.push(format!("TTFT {}{slow_to_begin}", seconds(first)));
     }
     if let Some(per_token) = outcome.per_token {
-        parts.push(format!("{} per token", seconds(per_token)));
+        parts.push(format!("TPOT {}", seconds(per_token)));
     }
     if let Some(tokens) = outcome.output_tokens {
         parts.push(format!("{} tokens", grouped(tokens)));
@@ -198,7 +198,7 @@ fn expectations(f: &mut Formatter<'_>, primary: &Profile, outcome: Option<&Outco
 
 fn parts(expected: &Expected) -> String {
     format!(
-        "first token after {} (slot {}, prompts before it {}, {} uncached tokens {}), {} per token",
+        "TTFT {} (slot {}, prompts before it {}, {} uncached tokens {}), TPOT {}",
         seconds(expected.first_token),
         seconds(expected.slot_wait),
         seconds(expected.queued),

@@ -37,12 +37,12 @@ pub struct CapacityFlags {
     #[arg(long, value_name = "URL")]
     pub prometheus_address: Option<String>,
 
-    /// PEM file of the authorities that sign that server's certificate. By default those that the
-    /// system trusts.
+    /// PEM file of the authorities that sign the Prometheus server's certificate. By default those
+    /// that the system trusts.
     #[arg(long, value_name = "FILE")]
     pub prometheus_ca_file: Option<String>,
 
-    /// File with the bearer token for that server, read again for every query.
+    /// File with the bearer token for Prometheus, read again for every query.
     #[arg(long, value_name = "FILE")]
     pub prometheus_token_file: Option<String>,
 }

@@ -38,7 +38,8 @@ pub struct ListenFlags {
     #[arg(long, value_name = "PORT", default_value_t = 9090)]
     pub metrics_port: u16,
 
-    /// Address of these ports. By default every interface, IPv6 and IPv4.
+    /// Address on which the ext_proc, health and metrics ports listen. By default every interface, IPv6 and
+    /// IPv4.
     #[arg(long, value_name = "IP")]
     pub bind_address: Option<IpAddr>,
 

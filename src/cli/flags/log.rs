@@ -17,15 +17,15 @@ pub struct LogFlags {
     #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value_t = 2)]
     pub v: i32,
 
-    /// Format: json or console. By default console, and json with --zap-devel=false.
+    /// Log format: json or console. By default console, and json with --zap-devel=false.
     #[arg(long, value_name = "FORMAT")]
     pub zap_encoder: Option<String>,
 
-    /// Level instead of -v: debug, info, error, panic, or a verbosity.
+    /// Log level instead of -v: debug, info, error, panic, or a verbosity.
     #[arg(long, value_name = "LEVEL")]
     pub zap_log_level: Option<String>,
 
-    /// Defaults for development: the console format.
+    /// Development defaults of the log: the console format.
     #[arg(long, value_name = BOOL, default_value = "true", value_parser = parse_bool, action = ArgAction::Set)]
     pub zap_devel: bool,
 
@@ -39,7 +39,8 @@ pub struct LogFlags {
     #[arg(long, value_name = "FILE")]
     pub record: Option<String>,
 
-    /// Bytes of the recording, at least 64Ki: at half of them the file becomes FILE.1, which it replaces.
+    /// Maximum total size of the recording, at least 64Ki. At half of it FILE is rotated to FILE.1, overwriting
+    /// the previous one.
     #[arg(long, value_name = "SIZE", default_value = "256Mi", value_parser = record_size)]
     pub record_max_bytes: u64,
 

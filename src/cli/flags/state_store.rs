@@ -23,7 +23,7 @@ pub struct StateStoreFlags {
     #[arg(long, value_name = "FILE")]
     pub state_store_password_file: Option<String>,
 
-    /// PEM file of the authorities that sign the store's certificate. By default those that the system trusts.
+    /// PEM file of the authorities that sign the state store's certificate. By default those that the system trusts.
     #[arg(long, value_name = "FILE")]
     pub state_store_ca_file: Option<String>,
 

@@ -168,7 +168,7 @@ fn the_table_of_leases_holds() {
 }
 
 #[test]
-fn booleans_stand_alone_or_take_a_value_after_an_equals_sign() {
+fn boolean_flags_take_an_optional_value_after_an_equals_sign() {
     let scores = |flags: &[&str]| serve(flags).unwrap().emit_endpoint_scores;
     for text in ["--emit-endpoint-scores", "--emit-endpoint-scores=true", "--emit-endpoint-scores=T"] {
         assert!(scores(&[text]), "{text}");

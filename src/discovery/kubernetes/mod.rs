@@ -213,7 +213,7 @@ impl Keeper {
             tracing::info!(endpoints, added, removed, updated, "endpoints changed");
         }
         for problem in unheard(&mut self.problems, self.view.problems()) {
-            tracing::warn!(problem, "problem in the pool");
+            tracing::warn!(problem, "invalid pod annotation ignored");
         }
         self.log_status(&status);
     }

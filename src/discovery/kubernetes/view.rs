@@ -160,7 +160,7 @@ impl PoolView {
         self.reshape()
     }
 
-    /// The same pods with other ports or another protocol change at once.
+    /// Applies changed ports or another protocol of the current pods at once.
     fn reshape(&mut self) -> bool {
         let (Some(members), Some(wanted)) = (&mut self.members, &self.wanted) else { return false };
         if members.asked != self.asked || members.shape == *wanted {

@@ -8,12 +8,12 @@ use tokio_util::sync::CancellationToken;
 use super::super::series::SeriesKey;
 use super::{BodyEnd, Exchange, State, Step};
 use crate::flow::{Code, Rejection};
-use crate::memory::{FREE_UNSENT, GivenUp, Kind, RefusedStream, Reservation};
+use crate::memory::{AbortReason, FREE_UNSENT, Kind, RefusedStream, Reservation};
 
 /// Error message for a request body that stalls.
 const IDLE_BODY: &str = "no more of the request body came for too long (--body-idle-timeout)";
 
-/// The same for any other message, such as that of the headers.
+/// Error message for any other message that stalls, such as the headers.
 const IDLE_MESSAGE: &str = "no more of a message came for too long (--body-idle-timeout)";
 
 /// Error message for a request that there is no room for.
@@ -36,9 +36,9 @@ impl Exchange {
         if self.refused.is_some() && matches!(self.state, State::Idle) {
             return Some(self.refuse_for_memory(now()));
         }
-        match self.upload.as_ref()?.given_up()? {
-            GivenUp::Slow => Some(self.refuse_for_memory(now())),
-            GivenUp::Idle => {
+        match self.upload.as_ref()?.abort_reason()? {
+            AbortReason::Slow => Some(self.refuse_for_memory(now())),
+            AbortReason::Idle => {
                 let is_body = matches!(self.state, State::Body(_));
                 let message = if is_body { IDLE_BODY } else { IDLE_MESSAGE };
                 let rejection = Rejection::new(Code::RequestTimeout, message);

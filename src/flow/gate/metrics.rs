@@ -65,7 +65,7 @@ pub struct GateMetrics {
 }
 
 impl GateMetrics {
-    /// The same with so many values of labels that clients choose.
+    /// These metrics, with at most so many values of labels that clients choose.
     #[must_use]
     pub fn with_label_values(mut self, most: usize) -> Self {
         self.label_values = most;

@@ -35,7 +35,7 @@ const TOKENS: CacheTtl = CacheTtl { yes: Duration::from_secs(60), no: Duration::
 /// Time for which rights count. llm-d-router's times.
 const RIGHTS: CacheTtl = CacheTtl { yes: Duration::from_secs(300), no: Duration::from_secs(30) };
 
-/// The same complaint is logged so often at most.
+/// Shortest time between two log lines with one complaint.
 const COMPLAINT: Duration = Duration::from_secs(300);
 
 /// Reason that a client may not read.

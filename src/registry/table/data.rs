@@ -50,7 +50,7 @@ pub(super) static ROWS: &[PluginType] = &[
         Build::Reading(models_data_extractor))
         .when("With models-data-source."),
     beta("dcgm-extractor", &[Extractor],
-        "Takes how busy an endpoint's GPUs are from DCGM_FI_DEV_GPU_UTIL, 0 to 1: the attribute GPUUtilization, of several GPUs the busiest. Series with labels pod and namespace count for that pod only.",
+        "Reads GPU utilization from DCGM_FI_DEV_GPU_UTIL, 0 to 1: the attribute GPUUtilization, of several GPUs the busiest. Series with labels pod and namespace count for that pod only.",
         Build::Reading(dcgm_extractor)).alpha()
         .when("With dcgm-data-source; endpoint-attribute-scorer and endpoint-attribute-filter read the attribute of the producer dcgm-extractor, whatever this is called."),
     beta("topology-extractor", &[Extractor],

@@ -94,7 +94,7 @@ struct RedisSyncerParams {
     #[serde(rename = "stateTTL")]
     #[schemars(extend("x-unit" = "duration", "default" = "2s"))]
     state_ttl: String,
-    /// The same under its older name.
+    /// Older name of `stateTTL`.
     #[serde(skip_serializing)]
     #[schemars(extend("x-unit" = "duration"))]
     ttl: String,

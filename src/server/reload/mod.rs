@@ -164,8 +164,8 @@ impl Reloader {
         for change in changed.iter().take(LOGGED_CHANGES) {
             tracing::info!(change, "configuration changed");
         }
-        if let Some(more) = changed.len().checked_sub(LOGGED_CHANGES).filter(|more| *more > 0) {
-            tracing::info!(more, "more changes of the configuration");
+        if let Some(omitted) = changed.len().checked_sub(LOGGED_CHANGES).filter(|omitted| *omitted > 0) {
+            tracing::info!(omitted, "more changes of the configuration");
         }
         let text = format!("{path}: generation {generation} runs, {} changes", changed.len());
         self.events.reloaded(&text);

@@ -155,7 +155,7 @@ impl Status {
         serde_json::to_string_pretty(&*self.page()).unwrap_or_default()
     }
 
-    /// The same as a value.
+    /// The page as a JSON value.
     pub(in crate::server) fn value(&self) -> serde_json::Value {
         serde_json::to_value(&*self.page()).unwrap_or_default()
     }

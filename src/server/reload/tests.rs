@@ -203,7 +203,7 @@ fn swapped_link_is_a_change_only_with_another_text() {
 }
 
 #[test]
-fn a_thousand_bad_files_leave_nothing_behind() {
+fn a_thousand_refused_reloads_leak_no_state() {
     let mut fixture = Fixture::new(PREFIX);
     let series = |fixture: &Fixture| crate::metrics::render(&fixture.registry).lines().count();
     let before = series(&fixture);

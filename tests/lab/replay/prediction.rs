@@ -70,7 +70,7 @@ fn times_are_predicted_at_every_load() {
 }
 
 #[test]
-fn unstreamed_responses_teach_the_same_speeds() {
+fn unstreamed_responses_lead_to_equal_speeds() {
     let (streams, _) = replayed(Workload::HalfShared, 0.5, RATE, true);
     for wrong in [3.0, 1.0 / 3.0] {
         let (whole, tpot) = replayed(Workload::HalfShared, 0.5, RATE * wrong, false);

@@ -81,7 +81,7 @@ fn report_lists_fitted_and_skipped_constants() {
     let path = files.write("recording.jsonl", &(recording() + "{\"request\":{\"at_"));
     let report = text(&["--recording", &path, "--config", DEFAULT]);
     assert!(report.contains("\nengines        fitted to 100 responses: "), "{report}");
-    assert!(report.contains("\nerror          first token "), "{report}");
+    assert!(report.contains("\nerror          TTFT "), "{report}");
     assert!(report.contains("the last line is cut short"), "{report}");
     assert!(report.contains("\nrecorded "), "{report}");
     let few = text(&["--recording", &path, "--config", DEFAULT, "--requests", "20"]);
@@ -135,10 +135,7 @@ fn refused_picks_and_a_damaged_rotated_file_are_reported() {
     files.write("small.jsonl.1", "notes\n");
     let report = text(&["--recording", &path, "--config", DEFAULT]);
     assert!(!report.contains("fitted to"), "{report}");
-    assert!(
-        report.contains("\nerror          first token not known, per output token not known "),
-        "{report}"
-    );
+    assert!(report.contains("\nerror          TTFT not known, TPOT not known "), "{report}");
     // Paragraphs are wrapped.
     let report = report.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(report.contains("note: the engines refuse 100 of 100 recorded picks, as larger"), "{report}");

@@ -104,7 +104,7 @@ fn slower_pod_start_lowers_goodput() {
 }
 
 #[test]
-fn a_steady_load_changes_nothing_in_the_end() {
+fn constant_load_needs_no_scaling() {
     let settings = ScaleSettings { arrivals: arrivals(&[(2, 300)]), ..burst() };
     let result = compare(&settings);
     let own = &result.ways[0];

@@ -8,8 +8,8 @@ use rand::rngs::StdRng;
 use usher::config::EndpointPickerConfig;
 use usher::endpoints::{ROLE_LABEL, Store};
 use usher::replay::{
-    Arrival, Fate, Fates, Formula, Interconnect, Offline, Picker, Piece, Policy, Reading, Requests, Server,
-    World, build,
+    Arrival, Formula, Interconnect, Offline, Picker, Piece, Policy, Reading, RequestOutcome, RequestOutcomes,
+    Requests, Server, World, build,
 };
 use usher::sim::{EngineConfig, Links};
 
@@ -32,7 +32,7 @@ fn arrival(at_ms: u32, seeds: &[u64], tokens: u32, output_tokens: u32) -> Arriva
     Arrival { at: at_ms * MS, prompt, output_tokens, ..Arrival::default() }
 }
 
-fn run(policy: &Policy, engine: &EngineConfig, servers: usize, arrivals: &[Arrival]) -> Fates {
+fn run(policy: &Policy, engine: &EngineConfig, servers: usize, arrivals: &[Arrival]) -> RequestOutcomes {
     let servers = Server::equal(servers, engine);
     let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
     let (picker, _) = Picker::new(policy, &servers, reading, 1, &build).unwrap();
@@ -52,9 +52,9 @@ fn configured(servers: &[Server]) -> (Picker, Arc<Store>) {
     (Picker::configured(Box::new(offline)), store)
 }
 
-fn times(fates: &Fates) -> Vec<(u128, u128)> {
+fn times(outcomes: &RequestOutcomes) -> Vec<(u128, u128)> {
     let ms = |time: Option<Duration>| time.unwrap().as_millis();
-    fates.requests.iter().map(|fate| (ms(fate.first), ms(fate.last))).collect()
+    outcomes.requests.iter().map(|outcome| (ms(outcome.first), ms(outcome.last))).collect()
 }
 
 #[test]
@@ -62,9 +62,9 @@ fn sequential_requests_take_prefill_and_a_step_per_token() {
     // The second waits for a step of the first and shares its steps; the third comes late.
     let arrivals = [arrival(0, &[1], 250, 3), arrival(1000, &[2], 80, 1), arrival(2000, &[3], 40, 5)];
     for policy in [Policy::RoundRobin, Policy::Random, Policy::Configured(None)] {
-        let fates = run(&policy, &engine(), 1, &arrivals);
-        assert_eq!(times(&fates), [(250, 270), (80, 80), (40, 80)], "{policy:?}");
-        assert_eq!(fates.requests[0].server, Some(0));
+        let outcomes = run(&policy, &engine(), 1, &arrivals);
+        assert_eq!(times(&outcomes), [(250, 270), (80, 80), (40, 80)], "{policy:?}");
+        assert_eq!(outcomes.requests[0].server, Some(0));
     }
 }
 
@@ -72,17 +72,17 @@ fn sequential_requests_take_prefill_and_a_step_per_token() {
 fn requests_arriving_together_share_a_step() {
     let arrivals = [arrival(5, &[1], 30, 1), arrival(5, &[2], 50, 2), arrival(5, &[3], 60, 1)];
     // 100 tokens a step: 30 + 50 + 20, then 40 and a token of the second's.
-    let fates = run(&Policy::RoundRobin, &engine(), 1, &arrivals);
-    assert_eq!(times(&fates), [(100, 100), (100, 150), (150, 150)]);
+    let outcomes = run(&Policy::RoundRobin, &engine(), 1, &arrivals);
+    assert_eq!(times(&outcomes), [(100, 100), (100, 150), (150, 150)]);
 }
 
 #[test]
 fn a_prefix_is_found_where_it_was_computed() {
     let arrivals = [arrival(0, &[7, 1], 64, 1), arrival(1000, &[7, 2], 64, 1), arrival(2000, &[7, 3], 64, 1)];
-    let fates = run(&Policy::RoundRobin, &engine(), 2, &arrivals);
-    let cached: Vec<u32> = fates.requests.iter().map(|fate| fate.cached_tokens).collect();
+    let outcomes = run(&Policy::RoundRobin, &engine(), 2, &arrivals);
+    let cached: Vec<u32> = outcomes.requests.iter().map(|outcome| outcome.cached_tokens).collect();
     assert_eq!(cached, [0, 0, 64]);
-    assert_eq!(times(&fates)[2], (64, 64));
+    assert_eq!(times(&outcomes)[2], (64, 64));
 }
 
 #[test]
@@ -91,15 +91,15 @@ fn refused_requests_are_counted_by_reason() {
     let mut arrivals: Vec<Arrival> = (0..10).map(|seed| arrival(0, &[seed], 50, 2)).collect();
     arrivals.push(arrival(1, &[1], 600, 1));
     for policy in [Policy::RoundRobin, Policy::Configured(None)] {
-        let fates = run(&policy, &small, 2, &arrivals);
+        let outcomes = run(&policy, &small, 2, &arrivals);
         let (refused, answered) = (
-            fates.requests.iter().filter(|fate| fate.refused).count(),
-            fates.requests.iter().filter(|fate| fate.last.is_some()).count(),
+            outcomes.requests.iter().filter(|outcome| outcome.refused).count(),
+            outcomes.requests.iter().filter(|outcome| outcome.last.is_some()).count(),
         );
         assert_eq!(refused + answered, 11, "{policy:?}");
-        assert!(fates.requests.iter().all(|fate| fate.refused != fate.last.is_some()));
-        assert_eq!(fates.refusals.values().sum::<u64>(), refused as u64);
-        let texts: Vec<&String> = fates.refusals.keys().collect();
+        assert!(outcomes.requests.iter().all(|outcome| outcome.refused != outcome.last.is_some()));
+        assert_eq!(outcomes.refusals.values().sum::<u64>(), refused as u64);
+        let texts: Vec<&String> = outcomes.refusals.keys().collect();
         assert_eq!(texts.len(), 2, "{texts:?}");
         assert!(texts[0].starts_with("400 by the server: ") && texts[1].starts_with("429 by the server: "));
     }
@@ -139,12 +139,12 @@ fn pickers_see_the_numbers_of_the_last_scrape() {
 #[test]
 fn an_hour_costs_its_scrapes_and_its_steps() {
     let hour: Vec<Arrival> = (0..=60).map(|n| arrival(n * 60_000, &[u64::from(n)], 150, 4)).collect();
-    let fates = run(&Policy::Configured(None), &engine(), 8, &hour);
-    assert!(fates.requests.iter().all(|fate| fate.last.is_some()));
+    let outcomes = run(&Policy::Configured(None), &engine(), 8, &hour);
+    assert!(outcomes.requests.iter().all(|outcome| outcome.last.is_some()));
     // Eight servers, twenty times a second, and once more at the very end.
-    assert_eq!(fates.events.scrapes, 8 * (3600 * 20 + 1));
+    assert_eq!(outcomes.events.scrapes, 8 * (3600 * 20 + 1));
     // Per request: it begins, two steps for its prompt, three for the other tokens.
-    assert_eq!(fates.events.engine, 61 * 6);
+    assert_eq!(outcomes.events.engine, 61 * 6);
     let baseline = run(&Policy::RoundRobin, &engine(), 8, &hour);
     assert_eq!(baseline.events.scrapes, 0, "nobody reads them");
 }
@@ -163,7 +163,7 @@ schedulingProfiles:
 
 /// A server per role, in zones of their names; links of 20,000 bytes per second where
 /// nothing is shared, 100,000 in a zone, and 10 bytes per token.
-fn disaggregated(servers: &[(&str, &str)], arrivals: &[Arrival], prefill: &EngineConfig) -> Fates {
+fn disaggregated(servers: &[(&str, &str)], arrivals: &[Arrival], prefill: &EngineConfig) -> RequestOutcomes {
     let server = |(role, zone): &(&str, &str)| {
         let engine = if *role == "prefill" { prefill.clone() } else { engine() };
         let labels = [(ROLE_LABEL, *role), ("topology.kubernetes.io/zone", *zone)];
@@ -188,25 +188,27 @@ fn a_prompt_is_computed_moved_and_answered() {
     assert_eq!(times(&far), [(310, 330), (22, 42)]);
     let near = disaggregated(&[("prefill", "a"), ("decode", "a")], &arrivals[..1], &engine());
     assert_eq!(times(&near), [(230, 250)]);
-    let Fate { server, prefiller, computed_by, cached_tokens, .. } = far.requests[1];
+    let RequestOutcome { server, prefiller, computed_by, cached_tokens, .. } = far.requests[1];
     assert_eq!((server, prefiller, computed_by, cached_tokens), (Some(1), Some(0), Some(0), 192));
 }
 
 #[test]
 fn prompts_are_spread_by_in_flight_load() {
     let arrivals: Vec<Arrival> = (0..4).map(|n| arrival(n, &[u64::from(n)], 200, 1)).collect();
-    let fates = disaggregated(&[("prefill", "a"), ("prefill", "b"), ("decode", "a")], &arrivals, &engine());
-    let count = |position| fates.requests.iter().filter(|fate| fate.prefiller == Some(position)).count();
+    let outcomes =
+        disaggregated(&[("prefill", "a"), ("prefill", "b"), ("decode", "a")], &arrivals, &engine());
+    let count =
+        |position| outcomes.requests.iter().filter(|outcome| outcome.prefiller == Some(position)).count();
     assert_eq!((count(0), count(1)), (2, 2));
-    assert!(fates.requests.iter().all(|fate| fate.server == Some(2) && fate.last.is_some()));
+    assert!(outcomes.requests.iter().all(|outcome| outcome.server == Some(2) && outcome.last.is_some()));
 }
 
 #[test]
 fn prompt_refused_by_prefill_is_computed_by_decode() {
     let small = EngineConfig { max_model_len: 100, ..engine() };
-    let fates = disaggregated(&[("prefill", "a"), ("decode", "b")], &[arrival(0, &[1], 200, 3)], &small);
-    assert_eq!(times(&fates), [(200, 220)]);
-    let Fate { prefiller, computed_by, refused, .. } = fates.requests[0];
+    let outcomes = disaggregated(&[("prefill", "a"), ("decode", "b")], &[arrival(0, &[1], 200, 3)], &small);
+    assert_eq!(times(&outcomes), [(200, 220)]);
+    let RequestOutcome { prefiller, computed_by, refused, .. } = outcomes.requests[0];
     assert_eq!((prefiller, computed_by, refused), (Some(0), Some(1), false));
 }
 
@@ -216,11 +218,11 @@ fn turn_follows_a_pause_after_the_previous_response() {
     let prompt = first.prompt.iter().copied().chain(first.response()).collect();
     let second = Arrival { at: 500 * MS, after: [0].into(), prompt, output_tokens: 1, ..Arrival::default() };
     for policy in [Policy::RoundRobin, Policy::Configured(None), Policy::Reference(Formula::BlockCost)] {
-        let fates = run(&policy, &engine(), 1, &[first.clone(), second.clone()]);
+        let outcomes = run(&policy, &engine(), 1, &[first.clone(), second.clone()]);
         // 64 ms for the prompt, and 31 steps.
-        assert_eq!(times(&fates)[0], (64, 64 + 310), "{policy:?}");
-        assert_eq!(fates.requests[1].arrived, (64 + 310 + 500) * MS);
-        assert!(fates.requests[1].cached_tokens >= 64, "{:?}", fates.requests[1]);
+        assert_eq!(times(&outcomes)[0], (64, 64 + 310), "{policy:?}");
+        assert_eq!(outcomes.requests[1].arrived, (64 + 310 + 500) * MS);
+        assert!(outcomes.requests[1].cached_tokens >= 64, "{:?}", outcomes.requests[1]);
     }
 }
 
@@ -232,18 +234,18 @@ fn clients_see_tokens_later_by_the_delay_of_the_gateway() {
     let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
     let (picker, _) = Picker::new(&Policy::RoundRobin, &servers, reading, 1, &build).unwrap();
     let world = world(picker, &servers, Interconnect::default(), &[first, second]);
-    let fates = world.with_gateway_delay(7 * MS).run(|| ());
-    assert_eq!(times(&fates), [(71, 91), (71, 71)]);
-    assert_eq!(fates.requests[1].arrived, (5 + 91 + 500) * MS);
+    let outcomes = world.with_gateway_delay(7 * MS).run(|| ());
+    assert_eq!(times(&outcomes), [(71, 91), (71, 71)]);
+    assert_eq!(outcomes.requests[1].arrived, (5 + 91 + 500) * MS);
 }
 
 #[test]
 fn requests_after_a_refused_one_still_arrive() {
     let small = EngineConfig { max_model_len: 100, ..engine() };
     let second = Arrival { after: [0].into(), ..arrival(10, &[2], 50, 1) };
-    let fates = run(&Policy::RoundRobin, &small, 1, &[arrival(0, &[1], 200, 1), second]);
-    assert_eq!((fates.requests[0].refused, fates.requests[1].arrived), (true, 10 * MS));
-    assert!(fates.requests[1].last.is_some());
+    let outcomes = run(&Policy::RoundRobin, &small, 1, &[arrival(0, &[1], 200, 1), second]);
+    assert_eq!((outcomes.requests[0].refused, outcomes.requests[1].arrived), (true, 10 * MS));
+    assert!(outcomes.requests[1].last.is_some());
 }
 
 #[test]
@@ -256,11 +258,12 @@ fn late_server_gets_no_request_before_it_joins() {
     {
         let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
         let (picker, _) = Picker::new(&policy, &servers, reading, 1, &build).unwrap();
-        let fates = world(picker, &servers, Interconnect::default(), &arrivals).run(|| ());
-        let late = |fates: &[Fate]| fates.iter().filter(|fate| fate.server == Some(1)).count();
-        assert_eq!(late(&fates.requests[..10]), 0, "{policy:?}");
-        assert!(late(&fates.requests[10..]) > 1, "{policy:?}");
-        assert!(fates.requests.iter().all(|fate| fate.last.is_some()));
+        let outcomes = world(picker, &servers, Interconnect::default(), &arrivals).run(|| ());
+        let late =
+            |outcomes: &[RequestOutcome]| outcomes.iter().filter(|outcome| outcome.server == Some(1)).count();
+        assert_eq!(late(&outcomes.requests[..10]), 0, "{policy:?}");
+        assert!(late(&outcomes.requests[10..]) > 1, "{policy:?}");
+        assert!(outcomes.requests.iter().all(|outcome| outcome.last.is_some()));
     }
 }
 
@@ -276,7 +279,7 @@ fn reference_formulas_prefer_cached_and_idle_servers() {
         let servers: Vec<_> = run(&Policy::Reference(formula), &engine(), 2, &arrivals)
             .requests
             .iter()
-            .map(|fate| fate.server)
+            .map(|outcome| outcome.server)
             .collect();
         assert_eq!(servers[0], servers[1], "{formula:?}");
         assert_ne!(servers[1], servers[2], "{formula:?}");

@@ -10,8 +10,8 @@ use usher::config::Node;
 use usher::endpoints::{Candidates, EndpointSpec, Store};
 use usher::request::Request;
 use usher::schedule::{
-    Effects, PluginId, ResponseHead, RolloutMetrics, RolloutParams, RolloutScreener, Screener, Served,
-    Situation,
+    Effects, PluginId, RequestContext, ResponseHead, RolloutMetrics, RolloutParams, RolloutScreener,
+    Screener, Served,
 };
 
 use super::{labelled, with_headers};
@@ -37,7 +37,7 @@ impl Screened {
     }
 
     fn screen(&mut self, all: &Candidates, request: &Request) -> (Vec<u32>, Effects) {
-        let cx = Situation { request, now_ms: NOW, max_age: MAX_AGE };
+        let cx = RequestContext { request, now_ms: NOW, max_age: MAX_AGE };
         let (mut kept, mut effects) = (all.indices().to_vec(), Effects::default());
         self.screener.screen(&cx, all, &mut self.rng, &mut kept, &mut effects);
         (kept, effects)
@@ -194,9 +194,12 @@ fn response_headers_name_revision_and_role() {
     ];
     for (position, expected) in table {
         let (_, mut effects) = screened.screen(&all, &Request::default());
-        let (mut followers, mut headers) = (effects.take_followers(), Vec::new());
+        let (mut observers, mut headers) = (effects.take_observers(), Vec::new());
         let endpoint = &all.snapshot().endpoints()[position];
-        followers.begins(&ResponseHead { served: &Served::Unknown, endpoint, is_stream: true }, &mut headers);
+        observers.response_headers(
+            &ResponseHead { served: &Served::Unknown, endpoint, is_stream: true },
+            &mut headers,
+        );
         let headers: Vec<_> = headers
             .iter()
             .map(|header| (&*header.name, std::str::from_utf8(&header.value).unwrap()))

@@ -61,9 +61,12 @@ fn send(
     let decision: Decision = scheduler.decide(&cx, all, rng, &mut Scratch::default(), Record::No).unwrap();
     let mut effects = Effects::default();
     plugin.decided(&cx, &decision, &mut effects);
-    let (mut followers, mut headers) = (effects.take_followers(), Vec::new());
+    let (mut observers, mut headers) = (effects.take_observers(), Vec::new());
     let endpoint = decision.primary_endpoint();
-    followers.begins(&ResponseHead { served: &Served::Unknown, endpoint, is_stream: true }, &mut headers);
+    observers.response_headers(
+        &ResponseHead { served: &Served::Unknown, endpoint, is_stream: true },
+        &mut headers,
+    );
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (
         endpoint.name().to_owned(),

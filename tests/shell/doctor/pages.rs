@@ -113,7 +113,7 @@ async fn text_shows_each_cause_with_its_consequences() {
         assert!(line.starts_with(title), "{said:?}");
     }
     assert_eq!(lines.iter().filter(|line| line.contains("tls")).count(), 1, "{said:?}");
-    let verdict = "x Something is wrong: mend picker-unreachable first (checks: 1 wrong, ";
+    let verdict = "x Something is wrong: fix picker-unreachable first (checks: 1 wrong, ";
     assert!(lines.last().unwrap().starts_with(verdict), "{said:?}");
     // No colours and no lines that end early where it is no terminal.
     assert!(said.stdout.is_ascii() && !said.stdout.contains('\u{1b}'), "{said:?}");

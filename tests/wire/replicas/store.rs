@@ -131,7 +131,7 @@ async fn store_that_becomes_a_read_only_replica_is_left() {
 }
 
 #[tokio::test]
-async fn messages_that_are_none_are_counted_and_change_nothing() {
+async fn invalid_messages_are_counted_and_ignored() {
     let Some(redis) = Redis::start(&[]).await else { return };
     let (_a, b, _held) = two_replicas(&redis).await;
     let channel = b"usher:v1:{default/epp}:load";

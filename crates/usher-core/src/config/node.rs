@@ -60,7 +60,7 @@ impl Node {
         self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
-    /// The same, to change it.
+    /// Mutable value under a key, if this is a map that has it.
     pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         match &mut self.value {
             Value::Map(entries) => {

@@ -28,7 +28,7 @@ pub struct EndpointPickerConfig {
     pub data_layer: DataLayer,
     /// Flow control, with the place of the section.
     pub flow_control: Option<Positioned<FlowControl>>,
-    /// The plugin that says how busy the pool is.
+    /// Saturation detector of the pool.
     pub saturation_detector: Option<Name>,
     /// The parsers in the order in which they are asked; empty: the default ones.
     pub parsers: Vec<Name>,
@@ -108,8 +108,8 @@ impl EndpointPickerConfig {
         Self::from_file(file)
     }
 
-    /// The same, for what was given to a server; `None` for an empty text, which asks for
-    /// the built-in configuration as no text at all does.
+    /// Parses a server's configuration; `None` for an empty text, which stands for the built-in
+    /// configuration.
     ///
     /// # Errors
     /// Same as [`parse`](Self::parse).

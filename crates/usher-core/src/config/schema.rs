@@ -87,7 +87,7 @@ pub struct DataLayer {
     /// Longest time to tell others.
     #[serde(deserialize_with = "duration")]
     pub cross_replica_publish_timeout: Option<Duration>,
-    /// The same settings as newer versions of llm-d-router group them.
+    /// Settings of state sharing between replicas, as newer versions of llm-d-router group them.
     pub cross_replica: Option<CrossReplica>,
 }
 
@@ -143,18 +143,19 @@ pub struct FlowControl {
     /// Longest time that a request may wait. Default 60 s; 0: for ever.
     #[serde(rename = "defaultRequestTTL", deserialize_with = "duration")]
     pub default_request_ttl: Option<Duration>,
-    /// The same while there is no endpoint at all. Default: as `defaultRequestTTL`; 0: for ever.
+    /// Longest time that a request may wait while the pool is empty. Default: as `defaultRequestTTL`; 0: for
+    /// ever.
     #[serde(rename = "noEndpointRequestTTL", deserialize_with = "duration")]
     pub no_endpoint_request_ttl: Option<Duration>,
     /// Settings of priorities that are not listed.
     pub default_priority_band: Option<PriorityBand>,
-    /// The same for priorities below 0. Default: as `defaultPriorityBand`.
+    /// Settings of negative priorities that are not listed. Default: as `defaultPriorityBand`.
     pub default_negative_priority_band: Option<PriorityBand>,
     /// Settings by priority.
     pub priority_bands: Vec<Positioned<PriorityBand>>,
     /// The plugin that says how much of the pool each priority may fill.
     pub usage_limit_policy_plugin_ref: Option<Name>,
-    /// The plugin that says how busy the pool is.
+    /// Saturation detector of the pool.
     pub saturation_detector: Option<Reference>,
     /// `true` if running requests of low priority are given up for others. Default false.
     pub enable_eviction: bool,

@@ -78,7 +78,7 @@ impl Snapshot {
         Self::draining(generation, endpoints, &BTreeSet::new())
     }
 
-    /// The same, where pods with these uids get no new requests.
+    /// A snapshot of the given endpoints, in which pods with these uids get no new requests.
     pub(super) fn draining(
         generation: u64,
         endpoints: Vec<Arc<Endpoint>>,
@@ -212,8 +212,8 @@ impl Candidates {
         Arc::ptr_eq(&one.snapshot, &other.snapshot) && Arc::ptr_eq(&one.indices, &other.indices)
     }
 
-    /// The same candidates with a reference count of their own: for a thread that clones
-    /// them again and again, beside others that do.
+    /// Equal candidates with a separate reference count, for a thread that clones them often while
+    /// others do, too.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self::new(Arc::clone(&self.0.snapshot), Arc::clone(&self.0.indices))

@@ -53,7 +53,7 @@ impl Clock {
         milliseconds(self.elapsed())
     }
 
-    /// The same for a given instant; a stopped clock knows only its own time.
+    /// Milliseconds from the start to an instant, from 1; a stopped clock knows only its own time.
     pub fn at(&self, instant: Instant) -> u64 {
         match &self.0 {
             Kind::Real(origin) => milliseconds(instant.saturating_duration_since(*origin)),

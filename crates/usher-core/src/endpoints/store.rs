@@ -168,7 +168,7 @@ impl Store {
         self.drain(|writer| std::mem::replace(&mut writer.draining, pods));
     }
 
-    /// The same for pods that other replicas are about to remove.
+    /// Gives pods that other replicas are about to remove no new requests, and all others some.
     pub fn set_draining_elsewhere(&self, pods: BTreeSet<String>) {
         self.drain(|writer| std::mem::replace(&mut writer.draining_elsewhere, pods));
     }

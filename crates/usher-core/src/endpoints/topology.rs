@@ -11,13 +11,13 @@ pub use crate::config::layers::PLACE_LABELS;
 pub enum Nearness {
     /// No shared place, or unknown.
     Apart,
-    /// The same region.
+    /// Both in one region.
     Region,
-    /// The same zone.
+    /// Both in one zone.
     Zone,
-    /// The same rack.
+    /// Both in one rack.
     Rack,
-    /// The same host.
+    /// Both on one host.
     Host,
 }
 

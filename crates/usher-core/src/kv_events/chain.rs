@@ -22,7 +22,8 @@ impl Chain {
         Self(xxh3_64(model))
     }
 
-    /// The same for an adapter of this model, of which only the number is known. No request asks for one by that.
+    /// The empty sequence for an adapter of this model of which only the number is known. No request asks for
+    /// an adapter by number.
     #[must_use]
     pub fn with_lora_id(self, id: u64) -> Self {
         Self(chain(xxh3_64(&id.to_le_bytes()) | NO_TOKEN, self.0))

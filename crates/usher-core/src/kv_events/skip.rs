@@ -5,7 +5,7 @@
 pub enum Skip {
     /// A store with a field of a wrong type or out of its range, or a thing that is no event.
     Malformed,
-    /// The same of a removal or a clear.
+    /// A removal or a clear with a field of a wrong type or out of its range.
     MalformedRemoval,
     /// An event of a type that is not known.
     UnknownEvent,

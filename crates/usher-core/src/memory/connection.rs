@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use super::replying::Replying;
+use super::stream_state::StreamState;
 use super::unread::{Idle, Unread};
 use super::{Budget, Kind, Reservation, small};
 
@@ -201,7 +201,9 @@ impl Budget {
     fn evict_unread(&self, is_full: bool) {
         let Some(excess) = self.excess_unread(is_full, 2) else { return };
         let most = self.used(Kind::Unread).saturating_sub(excess);
-        if self.end_stalled(&self.connections_with(|_| true), excess + most / 2, Replying::unread) >= excess {
+        if self.end_stalled(&self.connections_with(|_| true), excess + most / 2, StreamState::unread)
+            >= excess
+        {
             return;
         }
         let open = self.connections.lock().unwrap_or_else(PoisonError::into_inner);

@@ -143,7 +143,7 @@ impl Budget {
                 count,
                 connections,
                 used,
-                most,
+                limit = most,
                 "idle connections closed: too many, or they use too much memory"
             );
         }

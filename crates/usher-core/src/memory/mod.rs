@@ -6,22 +6,22 @@
 //! is, is [measured](Budget::measure). The rest is shared by the [kinds](Kind) that are counted.
 //! Memory of such a kind is held by a [`Reservation`], which gives it back when dropped.
 
+mod aborted;
 mod budget;
 mod calls;
 pub mod cgroup;
 mod connection;
 mod connection_slots;
 pub mod files;
-mod given_up;
 mod idle;
 mod meter;
 mod refusals;
-mod replying;
 mod reservation;
 mod series;
 pub mod small;
 mod small_calls;
 mod stalled;
+mod stream_state;
 mod unread;
 mod unsent;
 mod uploads;
@@ -32,12 +32,12 @@ pub use connection::{ConnectionRoom, TURN, Windows};
 pub use connection_slots::{Close, ConnectionSlots};
 pub use idle::MAX_CONNECTIONS;
 pub use refusals::RefusedStream;
-pub use replying::{FREE_UNSENT, Replying};
 pub use reservation::Reservation;
 pub use small_calls::{SmallCall, SmallPort};
+pub use stream_state::{FREE_UNSENT, StreamState};
 pub use unread::{OpenStream, Unread};
 pub use unsent::Unsent;
-pub use uploads::{GivenUp, Upload};
+pub use uploads::{AbortReason, Upload};
 
 #[cfg(test)]
 mod tests;

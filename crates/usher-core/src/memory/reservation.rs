@@ -48,7 +48,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Makes it so many bytes, if it has less and seven eighths of the budget have room. Nothing is given up for it.
+    /// Makes it so many bytes, if it has less and seven eighths of the budget have room. Nothing is aborted for it.
     ///
     /// # Errors
     /// `Full` if there is no room; the reservation is then unchanged.

@@ -55,7 +55,7 @@ impl SmallPort {
             if count.checked_ilog2() != before.checked_ilog2() {
                 tracing::warn!(
                     count,
-                    most,
+                    limit = most,
                     "oldest requests of health, KEDA, metrics and admin ports ended to free memory"
                 );
             }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::task::Id;
 
-use super::replying::Replying;
+use super::stream_state::StreamState;
 use super::unread::Unread;
 use super::{Budget, Kind, Windows};
 
@@ -34,16 +34,20 @@ impl Budget {
             }
             let small = connection.small();
             if small > MOST_SMALL {
-                self.end_stalled(std::slice::from_ref(connection), small - MOST_SMALL / 2, Replying::unread);
+                self.end_stalled(
+                    std::slice::from_ref(connection),
+                    small - MOST_SMALL / 2,
+                    StreamState::unread,
+                );
             }
             if is_full && stuck > share && self.evict(connection) {
-                tracing::warn!(unsent = stuck, "connection closed: its client does not read");
+                tracing::warn!(unsent_bytes = stuck, "connection closed: its client does not read");
             }
         }
         if is_full {
-            self.end_stalled(&connections, (unread + unsent).saturating_sub(share), Replying::held);
+            self.end_stalled(&connections, (unread + unsent).saturating_sub(share), StreamState::held);
         } else if let Some(excess) = self.excess_unread(is_full, 1) {
-            self.end_stalled(&connections, excess, Replying::unread);
+            self.end_stalled(&connections, excess, StreamState::unread);
         }
         // One on which nothing arrives doesn't see by itself what its streams have read since.
         connections
@@ -58,7 +62,7 @@ impl Budget {
     }
 
     /// The streams that these tasks run.
-    pub(super) fn streams_of(&self, tasks: &HashSet<Id>) -> Vec<Arc<Replying>> {
+    pub(super) fn streams_of(&self, tasks: &HashSet<Id>) -> Vec<Arc<StreamState>> {
         let connections = self.connections_with(|_| true);
         let streams = connections.iter().flat_map(|connection| connection.streams.all());
         streams.filter(|stream| stream.task().is_some_and(|task| tasks.contains(&task))).collect()
@@ -71,7 +75,7 @@ impl Budget {
         &self,
         connections: &[Arc<Unread>],
         bytes: u64,
-        held: fn(&Replying) -> u64,
+        held: fn(&StreamState) -> u64,
     ) -> u64 {
         let mut stalled: Vec<_> = connections
             .iter()

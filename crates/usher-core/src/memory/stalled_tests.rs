@@ -4,14 +4,14 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::super::replying::SLOWEST;
+use super::super::stream_state::SLOWEST;
 use super::super::{ConnectionRoom, Reservation, Unsent, Windows, watch_uploads};
 use super::*;
 
 const MI: u64 = 1 << 20;
 const EACH: u64 = 256 << 10;
 
-type Stream = (Arc<Replying>, tokio::task::JoinHandle<()>);
+type Stream = (Arc<StreamState>, tokio::task::JoinHandle<()>);
 
 /// A new stream, on which so many bytes have arrived that it hasn't read.
 fn stream(room: &ConnectionRoom, bytes: u64) -> Stream {

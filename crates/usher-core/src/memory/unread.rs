@@ -8,7 +8,7 @@ use std::task::Waker;
 use futures_util::task::AtomicWaker;
 use tokio_util::sync::CancellationToken;
 
-use super::replying::{Replying, Streams};
+use super::stream_state::{StreamState, Streams};
 
 /// Data of a connection that has arrived and that no stream has read.
 ///
@@ -132,7 +132,7 @@ impl Unread {
 
     /// A stream begins, whose replies the client may or may not take: the first of those whose headers
     /// have arrived.
-    pub fn begin_stream(&self) -> Arc<Replying> {
+    pub fn begin_stream(&self) -> Arc<StreamState> {
         self.streams.begin()
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Reservation;
-use super::replying::Replying;
+use super::stream_state::StreamState;
 
 /// Replies of a stream, until they are written to its client or dropped.
 #[derive(Debug, Default)]
@@ -11,7 +11,7 @@ pub struct Unsent {
     /// Memory that counts for them.
     room: Option<Box<Reservation>>,
     /// Their stream, once they wait for its client.
-    stream: Option<Arc<Replying>>,
+    stream: Option<Arc<StreamState>>,
     /// Bytes that they take there.
     bytes: u64,
 }
@@ -36,7 +36,7 @@ impl Unsent {
     }
 
     /// All of them, so many bytes, wait for the client of this stream from now on.
-    pub fn wait(&mut self, stream: &Arc<Replying>, bytes: u64) {
+    pub fn wait(&mut self, stream: &Arc<StreamState>, bytes: u64) {
         self.bytes = bytes.max(self.counted());
         stream.add_unsent(self.bytes);
         self.stream = Some(Arc::clone(stream));
@@ -72,7 +72,7 @@ mod tests {
             room.set(bytes);
             Box::new(room)
         };
-        let stream = Arc::<Replying>::default();
+        let stream = Arc::<StreamState>::default();
         let mut replies = Unsent::default();
         replies.hold(reserve(5000));
         replies.hold(reserve(2000));

@@ -1,4 +1,4 @@
-//! Requests of which some is missing: how fast their bodies come, and which of them are given up.
+//! Requests of which some is missing: how fast their bodies come, and which of them are aborted.
 
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use tokio::task::Id;
 
-use super::given_up::GivenUpStreams;
-use super::replying::STREAM;
+use super::aborted::AbortedStreams;
+use super::stream_state::STREAM;
 
-/// Looks at a body before it may be given up to make room: one that has only begun is not slow.
+/// Looks at a body before it may be aborted to make room: one that has only begun is not slow.
 const LOOKS: u32 = 3;
 
 /// A request's body of which some is missing. Its stream keeps this until the rest is there.
@@ -23,9 +23,9 @@ pub struct Upload {
     task: Option<Id>,
 }
 
-/// Reason to give up a body.
+/// Reason to abort an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GivenUp {
+pub enum AbortReason {
     /// No data for too long.
     Idle,
     /// Slower than others while memory is needed.
@@ -41,17 +41,17 @@ impl Upload {
         self.received.store(bytes, Relaxed);
     }
 
-    /// Reason for which it is given up, if it is. The stream is woken for that.
+    /// Reason of an abort, if there was one. An abort wakes the stream.
     #[inline]
-    pub fn given_up(&self) -> Option<GivenUp> {
+    pub fn abort_reason(&self) -> Option<AbortReason> {
         match self.verdict.load(Relaxed) {
-            IDLE => Some(GivenUp::Idle),
-            SLOW => Some(GivenUp::Slow),
+            IDLE => Some(AbortReason::Idle),
+            SLOW => Some(AbortReason::Slow),
             _ => None,
         }
     }
 
-    fn give_up(&self, verdict: u8, streams: &GivenUpStreams) {
+    fn abort(&self, verdict: u8, streams: &AbortedStreams) {
         self.verdict.store(verdict, Relaxed);
         streams.add(self.task);
         self.stream.wake_by_ref();
@@ -65,10 +65,10 @@ pub(super) struct Uploads {
     open: Mutex<Open>,
     /// The lowest priority of those in `slow`; above all where there is none.
     lowest: AtomicI64,
-    // Those that may be given up to make room, the first to go last: as the last look found them, and
+    // Those that may be aborted to make room, the first to go last: as the last look found them, and
     // none joins them before the next. Taken by who looks, and when memory is short and one may go.
     slow: Mutex<Vec<Slow>>,
-    pub(super) given_up: GivenUpStreams,
+    pub(super) aborted: AbortedStreams,
 }
 
 /// Above all priorities.
@@ -80,14 +80,14 @@ impl Default for Uploads {
             open: Mutex::default(),
             lowest: AtomicI64::new(NONE),
             slow: Mutex::default(),
-            given_up: GivenUpStreams::default(),
+            aborted: AbortedStreams::default(),
         }
     }
 }
 
 #[derive(Debug, Default)]
 struct Open {
-    bodies: Vec<Coming>,
+    bodies: Vec<TrackedUpload>,
     /// From so many on, those that are over are taken out before another comes.
     tidy_at: usize,
 }
@@ -96,7 +96,7 @@ struct Open {
 const FEW: usize = 16;
 
 impl Open {
-    fn push(&mut self, body: Coming) {
+    fn push(&mut self, body: TrackedUpload) {
         if self.bodies.len() >= self.tidy_at {
             self.bodies.retain(|body| !body.is_over());
             self.tidy_at = FEW.max(2 * self.bodies.len());
@@ -106,7 +106,7 @@ impl Open {
 }
 
 #[derive(Debug)]
-struct Coming {
+struct TrackedUpload {
     upload: Arc<Upload>,
     /// The request's priority; `None` where not a byte of it has come, which may take as long as it
     /// likes and goes before any that has.
@@ -118,18 +118,18 @@ struct Coming {
     progressed: Option<Instant>,
 }
 
-impl Coming {
+impl TrackedUpload {
     fn is_over(&self) -> bool {
         // Its stream has dropped it.
         Arc::strong_count(&self.upload) == 1
     }
 
-    fn may_be_given_up(&self) -> bool {
+    fn may_be_aborted(&self) -> bool {
         self.looks >= LOOKS && (self.received > 0 || self.priority.is_none())
     }
 }
 
-/// A body that may be given up to make room.
+/// A body that may be aborted to make room.
 #[derive(Debug)]
 struct Slow {
     /// Weak, as the other one says when its stream has dropped it.
@@ -139,17 +139,17 @@ struct Slow {
 }
 
 impl Slow {
-    fn of(body: &Coming) -> Self {
-        let Coming { upload, priority, received, .. } = body;
+    fn of(body: &TrackedUpload) -> Self {
+        let TrackedUpload { upload, priority, received, .. } = body;
         Self { upload: Arc::downgrade(upload), priority: priority.unwrap_or(i32::MIN), received: *received }
     }
 
     /// Gives it up, if that is still to be done. Returns how many bytes come back.
-    fn give_up(&self, streams: &GivenUpStreams) -> Option<u64> {
+    fn abort(&self, streams: &AbortedStreams) -> Option<u64> {
         // One is of the list of all.
         let is_over = self.upload.strong_count() < 2;
-        let upload = self.upload.upgrade().filter(|upload| !is_over && upload.given_up().is_none())?;
-        upload.give_up(SLOW, streams);
+        let upload = self.upload.upgrade().filter(|upload| !is_over && upload.abort_reason().is_none())?;
+        upload.abort(SLOW, streams);
         // Its stream goes, too.
         Some(self.received + STREAM)
     }
@@ -177,7 +177,7 @@ impl Uploads {
             stream: stream.clone(),
             task: tokio::task::try_id(),
         });
-        self.open().push(Coming {
+        self.open().push(TrackedUpload {
             upload: Arc::clone(&upload),
             priority,
             looks: 0,
@@ -192,7 +192,7 @@ impl Uploads {
     pub(super) fn look(&self, now: Instant, timeout: Option<Duration>) {
         let mut open = self.open();
         open.bodies.retain_mut(|body| {
-            if body.is_over() || body.upload.given_up().is_some() {
+            if body.is_over() || body.upload.abort_reason().is_some() {
                 return false;
             }
             let received = body.upload.received.load(Relaxed);
@@ -204,12 +204,12 @@ impl Uploads {
             } else if body.priority.is_some()
                 && timeout.is_some_and(|timeout| now.saturating_duration_since(last) >= timeout)
             {
-                body.upload.give_up(IDLE, &self.given_up);
+                body.upload.abort(IDLE, &self.aborted);
                 return false;
             }
             true
         });
-        let may_go = open.bodies.iter().filter(|body| body.may_be_given_up());
+        let may_go = open.bodies.iter().filter(|body| body.may_be_aborted());
         let mut slow: Vec<_> =
             may_go.map(|body| ((body.priority, body.rate, body.progressed), Slow::of(body))).collect();
         // Bodies that begin meanwhile don't wait for the rest.
@@ -224,7 +224,7 @@ impl Uploads {
     /// Gives up bodies of at most this priority that hold so many bytes together: those of the lowest
     /// first, and of these the slowest. Returns how many they hold with their streams: those are
     /// given back a moment later. Costs a load where none may go, and otherwise those that go.
-    pub(super) fn give_up_slow(&self, bytes: u64, highest: i32) -> u64 {
+    pub(super) fn abort_slow(&self, bytes: u64, highest: i32) -> u64 {
         if i64::from(highest) < self.lowest.load(Relaxed) {
             return 0;
         }
@@ -233,7 +233,7 @@ impl Uploads {
         while freed < bytes
             && let Some(next) = slow.pop_if(|slow| slow.priority <= highest)
         {
-            freed += next.give_up(&self.given_up).unwrap_or_default();
+            freed += next.abort(&self.aborted).unwrap_or_default();
         }
         self.note_lowest(&slow);
         freed
@@ -261,14 +261,14 @@ mod tests {
         for second in 0..30 {
             trickles.received(100 + second);
             budget.look_at_uploads(after(start, second), TIMEOUT);
-            assert_eq!(stalls.given_up(), None, "{second}");
+            assert_eq!(stalls.abort_reason(), None, "{second}");
         }
         drop(ends);
         budget.look_at_uploads(after(start, 30), TIMEOUT);
-        assert_eq!((stalls.given_up(), trickles.given_up()), (Some(GivenUp::Idle), None));
+        assert_eq!((stalls.abort_reason(), trickles.abort_reason()), (Some(AbortReason::Idle), None));
         assert_eq!(budget.uploads.open().bodies.len(), 1);
         budget.look_at_uploads(after(start, 1000), None);
-        assert_eq!(trickles.given_up(), None, "without a timeout none is");
+        assert_eq!(trickles.abort_reason(), None, "without a timeout none is");
     }
 
     #[test]
@@ -283,10 +283,10 @@ mod tests {
             body.received(800 + second);
             budget.look_at_uploads(after(start, second), TIMEOUT);
         });
-        assert_eq!(silent.given_up(), None);
+        assert_eq!(silent.abort_reason(), None);
         let mut new = Reservation::new(&budget, Kind::Bodies);
         assert!(new.grow_to(40, || Some(i32::MIN)).is_ok());
-        assert_eq!((silent.given_up(), body.given_up()), (Some(GivenUp::Slow), None));
+        assert_eq!((silent.abort_reason(), body.abort_reason()), (Some(AbortReason::Slow), None));
     }
 
     #[test]
@@ -299,17 +299,17 @@ mod tests {
         }
         budget.close_stream();
         assert_eq!(silent.len(), 165);
-        let given_up = || silent.iter().filter(|one| one.given_up().is_some()).count();
+        let aborted = || silent.iter().filter(|one| one.abort_reason().is_some()).count();
         for second in 0..4 {
             budget.look_at_uploads(after(start, second), TIMEOUT);
-            budget.give_up_silent();
-            assert_eq!(given_up(), if second < 2 { 0 } else { 15 }, "{second}");
+            budget.abort_silent();
+            assert_eq!(aborted(), if second < 2 { 0 } else { 15 }, "{second}");
         }
         // They end, and the others stay.
         (0..15).for_each(|_| budget.close_stream());
         budget.look_at_uploads(after(start, 5), TIMEOUT);
-        budget.give_up_silent();
-        assert_eq!((given_up(), budget.open_stream()), (15, true));
+        budget.abort_silent();
+        assert_eq!((aborted(), budget.open_stream()), (15, true));
     }
 
     #[test]
@@ -342,14 +342,15 @@ mod tests {
             }
             budget.look_at_uploads(after(start, second), TIMEOUT);
         }
-        let given_up = || uploads.iter().map(|(upload, _)| upload.given_up().is_some()).collect::<Vec<_>>();
+        let aborted =
+            || uploads.iter().map(|(upload, _)| upload.abort_reason().is_some()).collect::<Vec<_>>();
         let _young = budget.begin_upload(100_000, 0, Waker::noop());
         let mut new = Reservation::new(&budget, Kind::Bodies);
         assert!(new.grow_to(40_000, || None).is_ok(), "those that leave make room");
         let slow = [true, false, false, false, false, false, false, false];
-        assert_eq!(given_up(), slow);
+        assert_eq!(aborted(), slow);
         assert!(new.grow_to(120_000, || None).is_err(), "nothing was given back yet");
-        assert_eq!(given_up()[..3], [true, true, false]);
+        assert_eq!(aborted()[..3], [true, true, false]);
     }
 
     #[test]
@@ -380,7 +381,7 @@ mod tests {
             let _locked = budget.uploads.open();
             assert!(is_refused(1));
         }
-        assert_eq!(slow.given_up(), Some(GivenUp::Slow));
+        assert_eq!(slow.abort_reason(), Some(AbortReason::Slow));
         budget.forget_promised();
         let _locked = (budget.uploads.open(), budget.uploads.slow());
         assert!(is_refused(5), "there is no other");
@@ -419,11 +420,11 @@ mod tests {
             let _ = new.grow_to(40, || priority);
             // As if those that were told had left.
             budget.forget_promised();
-            let given_up = |index: &usize| uploads[*index].0.given_up().is_some();
-            assert_eq!((0..uploads.len()).filter(given_up).collect::<Vec<_>>(), gone, "{priority:?}");
+            let aborted = |index: &usize| uploads[*index].0.abort_reason().is_some();
+            assert_eq!((0..uploads.len()).filter(aborted).collect::<Vec<_>>(), gone, "{priority:?}");
         }
         let mut new = Reservation::new(&budget, Kind::Bodies);
         assert!(new.grow_to(40, || Some(0)).is_err(), "those of higher priorities stay");
-        assert!(uploads[..3].iter().all(|(upload, _)| upload.given_up().is_none()));
+        assert!(uploads[..3].iter().all(|(upload, _)| upload.abort_reason().is_none()));
     }
 }

@@ -117,8 +117,8 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
         }
     }
 
-    /// The same, whose idle series leave with the next [`retain`](Self::retain) also where there are few:
-    /// for gauges, which are 0 then.
+    /// A table of at most so many series whose idle ones leave with the next [`retain`](Self::retain) also
+    /// where there are few: for gauges, which are 0 then.
     pub fn expiring(most: usize) -> Self {
         Self { expires: true, ..Self::new(most) }
     }

@@ -165,11 +165,11 @@ pub const OTHER: &str = "other";
 pub struct Overflow(AtomicBool);
 
 impl Overflow {
-    /// Logs once that values count as `other`. `of`: the kind of values that have no series left.
-    pub fn warn(&self, of: &'static str) {
+    /// Logs once that values count as `other`. `label_kind`: the kind of values that have no series left.
+    pub fn warn(&self, label_kind: &'static str) {
         if !self.0.load(Relaxed) && !self.0.swap(true, Relaxed) {
             tracing::warn!(
-                of,
+                label_kind,
                 longest_name = MAX_LABEL_BYTES,
                 "too many flows and models for metric series, or too long names; the others count as 'other'"
             );

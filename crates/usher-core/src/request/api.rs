@@ -7,11 +7,11 @@ use super::headers::Headers;
 pub enum Api {
     /// OpenAI chat completions.
     ChatCompletions,
-    /// The same request, answered with the prompt that would be made of it.
+    /// Chat completions whose response is the rendered prompt.
     ChatCompletionsRender,
     /// OpenAI completions.
     Completions,
-    /// The same request, answered with the prompt that would be made of it.
+    /// Completions whose response is the rendered prompt.
     CompletionsRender,
     /// OpenAI embeddings.
     Embeddings,

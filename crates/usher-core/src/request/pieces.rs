@@ -65,7 +65,7 @@ impl<'a> IntoIterator for &'a Pieces {
     }
 }
 
-/// The same bytes are equal, wherever they are cut.
+/// Equality of the bytes, wherever they are cut.
 impl PartialEq for Pieces {
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().flatten().eq(other.iter().flatten())

@@ -135,7 +135,7 @@ fn escaped(bytes: &[u8]) -> Option<(char, usize)> {
     Some((plain, 2))
 }
 
-/// The same for `\u`.
+/// The character that a `\u` escape stands for, and the escape's length.
 fn unicode(bytes: &[u8]) -> Option<(char, usize)> {
     let unit = |at: usize| -> Option<u32> {
         let digits = bytes.get(at + 2..at + UNIT)?;

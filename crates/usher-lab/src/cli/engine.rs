@@ -30,8 +30,7 @@ pub struct EngineArgs {
     /// costs nothing. [default: 8ms]
     #[arg(long, value_name = "TIME", value_parser = time(Duration::ZERO, LONGEST_STEP, "0 to 24h"))]
     pub decode_step: Option<Duration>,
-    /// Share of that time that each further request in the batch adds to the step.
-    /// [default: 0.01]
+    /// Share of --decode-step that each further request in the batch adds to the step. [default: 0.01]
     #[arg(long, value_name = "FACTOR", value_parser = number(0.0, 1000.0))]
     pub batch_factor: Option<f64>,
     /// Random variation of a step's time: between 1 - jitter and 1 + jitter of it. [default: 0.05, or drawn]

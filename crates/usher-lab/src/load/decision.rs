@@ -38,7 +38,7 @@ pub struct Decided {
     /// Headers that the server set or changed on the request, or of its own response, with names in
     /// lower case; without those that say nothing of the decision.
     pub headers: BTreeMap<String, String>,
-    /// The same on the model server's response.
+    /// Headers that the server set or changed on the model server's response, with names in lower case.
     pub response_headers: BTreeMap<String, String>,
 }
 

@@ -12,7 +12,7 @@ pub struct Settings {
     pub pace: Pace,
     /// Measured time; `None` with arrivals of a trace: until its end.
     pub duration: Option<Duration>,
-    /// The same load before that, which is not measured.
+    /// Time under load before the measurement.
     pub warm_up: Duration,
     /// Ends after so many measured requests.
     pub requests: Option<u64>,

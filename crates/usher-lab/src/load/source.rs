@@ -14,7 +14,7 @@ const AHEAD: usize = 64;
 /// Gives requests, one after the other.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// The same ones, round and round.
+    /// Fixed prompts, in rotation.
     Pool { prompts: Vec<Arc<Prompt>>, next: Cell<usize> },
     /// Requests of a trace.
     Trace(Mutex<mpsc::Receiver<Arc<Prompt>>>),

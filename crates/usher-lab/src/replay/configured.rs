@@ -50,20 +50,20 @@ pub struct Route {
     pub server: usize,
     /// Number of the one that computes the prompt for it.
     pub prefiller: Option<usize>,
-    /// Follows the response on behalf of the plugins of a configuration.
-    pub follower: Option<Box<dyn Follower>>,
+    /// Observer of the response for the plugins of a configuration.
+    pub observer: Option<Box<dyn ResponseObserver>>,
 }
 
-/// Follows the response to a request, and gives back what the request holds when it is dropped.
-pub trait Follower: std::fmt::Debug {
-    /// The response begins.
-    fn begins(&mut self, served: &Served, verdict: Verdict, is_stream: bool);
+/// Observes the response to a request; dropping it releases what the request holds.
+pub trait ResponseObserver: std::fmt::Debug {
+    /// The response's headers came.
+    fn response_headers(&mut self, served: &Served, verdict: Verdict, is_stream: bool);
 
     /// The first generated token is there.
     fn first_token(&mut self);
 
     /// The response is complete.
-    fn ends(&mut self, usage: &Usage);
+    fn response_complete(&mut self, usage: &Usage);
 }
 
 /// A configuration that decides about requests to simulated servers. Its clock is set from outside.

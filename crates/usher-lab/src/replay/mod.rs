@@ -46,7 +46,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 pub use capacity::{utilization, utilize};
-pub use configured::{Build, BuildError, Configured, Follower, Reading, Route};
+pub use configured::{Build, BuildError, Configured, Reading, ResponseObserver, Route};
 pub use error::ReplayError;
 pub use generate::Workload;
 pub use policy::{Picker, Policy};
@@ -60,7 +60,7 @@ pub use settings::Settings;
 pub use suite::{Case, Cell, Size};
 pub use summary::{ClassGoodput, Goodput, Latency, ServerSummary, Summary};
 pub use workload::{Arrival, LatencyClass, Piece, classify, of_trace, repeat, speed_up};
-pub use world::{Events, Fate, Fates, Interconnect, World};
+pub use world::{Events, Interconnect, RequestOutcome, RequestOutcomes, World};
 
 use error::LONGEST;
 use summary::Measure;
@@ -114,14 +114,14 @@ pub fn run(
     run_beside(settings, None, build, progress)
 }
 
-/// The same beside outcomes of the same requests that were measured, under the name [`RECORDED`]; decisions are
-/// compared with theirs then.
+/// Runs the policies and compares them with measured outcomes of the same requests, under the name
+/// [`RECORDED`], and their decisions with the recorded ones.
 ///
 /// # Errors
 /// Same as [`run`].
 pub fn run_beside(
     settings: &Settings,
-    recorded: Option<&Fates>,
+    recorded: Option<&RequestOutcomes>,
     build: &Build<'_>,
     mut progress: impl FnMut(usize),
 ) -> Result<Comparison, ReplayError> {
@@ -153,7 +153,7 @@ pub fn run_beside(
         pickers.push(picker);
     }
     let mut count = 0;
-    let mut all: Vec<Fates> = Vec::with_capacity(pickers.len());
+    let mut all: Vec<RequestOutcomes> = Vec::with_capacity(pickers.len());
     for picker in pickers {
         let world = World::new(picker, servers, settings.interconnect.clone(), Arc::clone(&requests))?;
         all.push(world.with_gateway_delay(settings.gateway_delay).run(|| {
@@ -162,16 +162,16 @@ pub fn run_beside(
         }));
     }
     let by = Measure { ttft_limit: settings.ttft_limit, tpot_limit: settings.tpot_limit };
-    let summary = |name: &str, fates: &Fates| {
-        let first = recorded.or(all.first()).unwrap_or(fates);
-        Summary::new(name.to_owned(), servers, fates, first, by)
+    let summary = |name: &str, outcomes: &RequestOutcomes| {
+        let first = recorded.or(all.first()).unwrap_or(outcomes);
+        Summary::new(name.to_owned(), servers, outcomes, first, by)
     };
-    let measured = recorded.map(|fates| summary(RECORDED, fates));
-    let replayed = policies.iter().zip(&all).map(|((name, _), fates)| summary(name, fates));
+    let measured = recorded.map(|outcomes| summary(RECORDED, outcomes));
+    let replayed = policies.iter().zip(&all).map(|((name, _), outcomes)| summary(name, outcomes));
     let open = arrivals.iter().all(|arrival| !arrival.follows());
     Ok(Comparison {
         requests: arrivals.len() as u64,
-        seconds: all.first().map_or(last, Fates::span).as_secs_f64(),
+        seconds: all.first().map_or(last, RequestOutcomes::span).as_secs_f64(),
         per_second: open.then(|| capacity::offered_rate(arrivals)).flatten(),
         utilization: open.then(|| utilization(arrivals, servers)).flatten(),
         servers: servers.len() as u64,

@@ -112,7 +112,7 @@ impl Picker {
             }
             Kind::Recorded(picks) => {
                 let (server, prefiller) = picks.get(position).copied().ok_or_else(Rejection::no_endpoints)?;
-                return Ok(Route { server, prefiller, follower: None });
+                return Ok(Route { server, prefiller, observer: None });
             }
             Kind::Random { servers, .. } if servers.is_empty() => None,
             Kind::Random { rng, servers } => servers.get(rng.random_range(0..servers.len())).copied(),
@@ -124,7 +124,7 @@ impl Picker {
             Kind::Reference(reference) => reference.pick(position, &requests.get(position), engines),
         };
         let server = server.ok_or_else(Rejection::no_endpoints)?;
-        Ok(Route { server, prefiller: None, follower: None })
+        Ok(Route { server, prefiller: None, observer: None })
     }
 
     /// The first token of a request is there, for a policy that nothing else tells.

@@ -10,7 +10,7 @@ use super::requests::{API, MODEL, Requests};
 use super::settings::Settings;
 use super::summary::{Measure, Summary};
 use super::workload::{Arrival, Piece};
-use super::world::{Chain, Fate, Fates};
+use super::world::{Chain, RequestOutcome, RequestOutcomes};
 
 /// Requests to send, and the order in which they come.
 #[derive(Debug)]
@@ -102,9 +102,9 @@ pub struct Seen {
 }
 
 impl Seen {
-    fn fate(&self) -> Fate {
+    fn outcome(&self) -> RequestOutcome {
         let since = |at: Option<Duration>| at.map(|at| at.saturating_sub(self.sent));
-        Fate {
+        RequestOutcome {
             arrived: self.sent,
             server: self.server,
             computed_by: self.server,
@@ -114,7 +114,7 @@ impl Seen {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: self.cached_tokens,
             output_tokens: self.output_tokens,
-            ..Fate::default()
+            ..RequestOutcome::default()
         }
     }
 }
@@ -122,9 +122,10 @@ impl Seen {
 /// The numbers of a script's requests, by the limits of the settings and as a replay counts
 /// them. Requests that were not answered to the end count as refused.
 pub fn summarize(policy: &str, settings: &Settings, seen: &[Seen]) -> Summary {
-    let fates = Fates { requests: seen.iter().map(Seen::fate).collect(), ..Fates::default() };
+    let outcomes =
+        RequestOutcomes { requests: seen.iter().map(Seen::outcome).collect(), ..RequestOutcomes::default() };
     let by = Measure { ttft_limit: settings.ttft_limit, tpot_limit: settings.tpot_limit };
-    Summary::new(policy.to_owned(), &settings.servers, &fates, &fates, by)
+    Summary::new(policy.to_owned(), &settings.servers, &outcomes, &outcomes, by)
 }
 
 #[cfg(test)]

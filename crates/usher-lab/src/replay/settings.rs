@@ -38,9 +38,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The same where everything that servers and clients do takes `1/times` as long, and the
-    /// limits are as much shorter; above 0. What pickers do at intervals stays as it is: so a
-    /// picker sees servers that run `times` as fast as they would.
+    /// Speeds up servers and clients by `times`, above 0, and shortens the limits accordingly. Intervals
+    /// of pickers stay: so a picker sees servers that run `times` as fast as they would.
     pub fn accelerate(&mut self, times: f64) {
         let faster = |time: &mut Duration| {
             *time = Duration::try_from_secs_f64(time.as_secs_f64() / times).unwrap_or(Duration::MAX);

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::servers::Server;
 use super::workload::LatencyClass;
-use super::world::{Events, Fate, Fates};
+use super::world::{Events, RequestOutcome, RequestOutcomes};
 use usher_plugins::latency::Report;
 
 /// The numbers of one policy.
@@ -33,7 +33,7 @@ pub struct Summary {
     /// Requests whose first token came within its limit, and whose other tokens came within
     /// theirs on average.
     pub goodput: Goodput,
-    /// The same of each latency class, by its own limits, the tightest first; of more than 16 classes those with the
+    /// Goodput of each latency class, by its own limits, the tightest first; of more than 16 classes those with the
     /// most requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassGoodput>,
@@ -121,71 +121,80 @@ pub(super) struct Measure {
 }
 
 impl Summary {
-    pub(super) fn new(policy: String, servers: &[Server], fates: &Fates, first: &Fates, by: Measure) -> Self {
-        let answered: Vec<&Fate> = fates.answered().collect();
-        let count = fates.requests.len() as f64;
-        let (ttft, goodput) = fates.in_time(by);
-        let of = |holds: fn(&Fate) -> bool| fates.requests.iter().filter(|fate| holds(fate)).count();
-        let target = |fate: &Fate| (fate.server, fate.prefiller);
-        let elsewhere = fates.requests.iter().zip(&first.requests);
+    pub(super) fn new(
+        policy: String,
+        servers: &[Server],
+        outcomes: &RequestOutcomes,
+        first: &RequestOutcomes,
+        by: Measure,
+    ) -> Self {
+        let answered: Vec<&RequestOutcome> = outcomes.answered().collect();
+        let count = outcomes.requests.len() as f64;
+        let (ttft, goodput) = outcomes.in_time(by);
+        let of = |holds: fn(&RequestOutcome) -> bool| {
+            outcomes.requests.iter().filter(|outcome| holds(outcome)).count()
+        };
+        let target = |outcome: &RequestOutcome| (outcome.server, outcome.prefiller);
+        let elsewhere = outcomes.requests.iter().zip(&first.requests);
         let elsewhere = elsewhere.filter(|(ours, theirs)| target(ours) != target(theirs)).count();
-        let split = answered.iter().filter(|fate| fate.computed_by != fate.server).count();
+        let split = answered.iter().filter(|outcome| outcome.computed_by != outcome.server).count();
         let got = shares(servers, &answered);
         let cached = got.iter().map(|server| server.cached_tokens).sum::<u64>() as f64;
         let computed = got.iter().map(|server| server.computed_tokens).sum::<u64>() as f64;
         Self {
             policy,
-            requests: fates.requests.len() as u64,
+            requests: outcomes.requests.len() as u64,
             answered: answered.len() as u64,
-            refused: of(|fate| fate.refused) as u64,
-            refusals: fates.refusals.clone(),
+            refused: of(|outcome| outcome.refused) as u64,
+            refusals: outcomes.refusals.clone(),
             ttft,
-            tpot: Latency::of_all(answered.iter().filter_map(|fate| fate.tpot())),
-            e2e: Latency::of_all(answered.iter().filter_map(|fate| fate.last)),
+            tpot: Latency::of_all(answered.iter().filter_map(|outcome| outcome.tpot())),
+            e2e: Latency::of_all(answered.iter().filter_map(|outcome| outcome.last)),
             goodput,
-            classes: fates.classes(by),
+            classes: outcomes.classes(by),
             token_hits: ratio(cached, computed + cached),
             busiest_by_mean: busiest_by_mean(servers, &got),
             prefilled_elsewhere: ratio(split as f64, answered.len() as f64),
-            prefills_refused: of(|fate| fate.prefiller.is_some() && fate.computed_by != fate.prefiller)
-                as u64,
+            prefills_refused: of(|outcome| {
+                outcome.prefiller.is_some() && outcome.computed_by != outcome.prefiller
+            }) as u64,
             decisions_differ: ratio(elsewhere as f64, count),
             servers: got,
-            events: fates.events,
-            latency: fates.latency.clone(),
+            events: outcomes.events,
+            latency: outcomes.latency.clone(),
         }
     }
 }
 
-impl Fates {
+impl RequestOutcomes {
     /// Outcomes of the requests that were answered to the end.
-    fn answered(&self) -> impl Iterator<Item = &Fate> {
-        self.requests.iter().filter(|fate| fate.last.is_some())
+    fn answered(&self) -> impl Iterator<Item = &RequestOutcome> {
+        self.requests.iter().filter(|outcome| outcome.last.is_some())
     }
 
     /// Time from the first arrival to the last.
     pub(super) fn span(&self) -> Duration {
-        let arrived = || self.requests.iter().map(|fate| fate.arrived);
+        let arrived = || self.requests.iter().map(|outcome| outcome.arrived);
         arrived().max().unwrap_or_default().saturating_sub(arrived().min().unwrap_or_default())
     }
 
     /// Times to the first token, and how many requests were in time.
     pub(super) fn in_time(&self, by: Measure) -> (Option<Latency>, Goodput) {
-        let count = self.answered().filter(|fate| fate.is_in_time(by)).count();
+        let count = self.answered().filter(|outcome| outcome.is_in_time(by)).count();
         let goodput = Goodput {
             requests: count as u64,
             share: ratio(count as f64, self.requests.len() as f64),
             per_second: ratio(count as f64, self.span().as_secs_f64()),
         };
-        (Latency::of_all(self.answered().filter_map(|fate| fate.first)), goodput)
+        (Latency::of_all(self.answered().filter_map(|outcome| outcome.first)), goodput)
     }
 
     fn classes(&self, by: Measure) -> Vec<ClassGoodput> {
         let mut counts: BTreeMap<LatencyClass, [u64; 2]> = BTreeMap::new();
-        for (fate, class) in self.requests.iter().filter_map(|fate| Some((fate, fate.class?))) {
+        for (outcome, class) in self.requests.iter().filter_map(|outcome| Some((outcome, outcome.class?))) {
             let [all, good] = counts.entry(class).or_default();
             *all += 1;
-            *good += u64::from(fate.last.is_some() && fate.is_in_time(by));
+            *good += u64::from(outcome.last.is_some() && outcome.is_in_time(by));
         }
         let goodput = |(class, [all, good]): (LatencyClass, [u64; 2])| ClassGoodput {
             ttft_limit_s: class.ttft.as_secs_f64(),
@@ -201,7 +210,7 @@ impl Fates {
     }
 }
 
-impl Fate {
+impl RequestOutcome {
     fn is_in_time(&self, by: Measure) -> bool {
         let Measure { ttft_limit, tpot_limit } = by;
         let (ttft, tpot) = self.class.map_or((ttft_limit, tpot_limit), |class| (class.ttft, class.tpot));
@@ -230,7 +239,7 @@ impl Latency {
 }
 
 /// Requests and prompt tokens of each server, of the requests that were answered.
-fn shares(servers: &[Server], answered: &[&Fate]) -> Vec<ServerSummary> {
+fn shares(servers: &[Server], answered: &[&RequestOutcome]) -> Vec<ServerSummary> {
     let nothing = |server: &Server| ServerSummary {
         name: server.name.clone(),
         requests: 0,
@@ -238,14 +247,14 @@ fn shares(servers: &[Server], answered: &[&Fate]) -> Vec<ServerSummary> {
         cached_tokens: 0,
     };
     let mut shares: Vec<ServerSummary> = servers.iter().map(nothing).collect();
-    for fate in answered {
-        if let Some(share) = fate.server.and_then(|server| shares.get_mut(server)) {
+    for outcome in answered {
+        if let Some(share) = outcome.server.and_then(|server| shares.get_mut(server)) {
             share.requests += 1;
         }
-        if let Some(share) = fate.computed_by.and_then(|server| shares.get_mut(server)) {
-            share.requests += u64::from(fate.computed_by != fate.server);
-            share.computed_tokens += u64::from(fate.prompt_tokens.saturating_sub(fate.cached_tokens));
-            share.cached_tokens += u64::from(fate.cached_tokens);
+        if let Some(share) = outcome.computed_by.and_then(|server| shares.get_mut(server)) {
+            share.requests += u64::from(outcome.computed_by != outcome.server);
+            share.computed_tokens += u64::from(outcome.prompt_tokens.saturating_sub(outcome.cached_tokens));
+            share.cached_tokens += u64::from(outcome.cached_tokens);
         }
     }
     shares
@@ -269,9 +278,9 @@ mod tests {
     use super::*;
     use crate::sim::EngineConfig;
 
-    fn fate(server: Option<usize>, ttft_ms: u64, cached: u32) -> Fate {
+    fn outcome(server: Option<usize>, ttft_ms: u64, cached: u32) -> RequestOutcome {
         let answered = server.is_some().then_some(());
-        Fate {
+        RequestOutcome {
             arrived: Duration::ZERO,
             server,
             prefiller: None,
@@ -286,22 +295,22 @@ mod tests {
         }
     }
 
-    fn summary(requests: Vec<Fate>, first: Vec<Fate>) -> Summary {
-        let fates = |requests| Fates { requests, ..Fates::default() };
+    fn summary(requests: Vec<RequestOutcome>, first: Vec<RequestOutcome>) -> Summary {
+        let outcomes = |requests| RequestOutcomes { requests, ..RequestOutcomes::default() };
         let by = Measure { ttft_limit: Duration::from_millis(50), tpot_limit: Duration::from_millis(10) };
         let servers = Server::equal(2, &EngineConfig::default());
-        Summary::new("x".to_owned(), &servers, &fates(requests), &fates(first), by)
+        Summary::new("x".to_owned(), &servers, &outcomes(requests), &outcomes(first), by)
     }
 
     #[test]
     fn summary_statistics_are_computed_from_results() {
-        let mut requests: Vec<Fate> =
-            (1..=99).map(|ms| fate(Some(usize::from(ms % 3 == 0)), ms, 20)).collect();
-        requests.push(fate(None, 0, 0));
+        let mut requests: Vec<RequestOutcome> =
+            (1..=99).map(|ms| outcome(Some(usize::from(ms % 3 == 0)), ms, 20)).collect();
+        requests.push(outcome(None, 0, 0));
         requests[99].arrived = Duration::from_secs(10);
         let mut first = requests.clone();
         first[0].server = Some(1);
-        first[99] = fate(Some(0), 1, 0);
+        first[99] = outcome(Some(0), 1, 0);
         let summary = summary(requests, first);
         assert_eq!((summary.requests, summary.answered, summary.refused), (100, 99, 1));
         let ttft = summary.ttft.unwrap();
@@ -320,8 +329,8 @@ mod tests {
 
     #[test]
     fn slow_response_with_a_fast_first_token_is_not_good() {
-        let slow = Fate { last: Some(Duration::from_millis(101)), ..fate(Some(0), 10, 0) };
-        let summary = summary(vec![slow, fate(Some(0), 10, 0)], vec![slow; 2]);
+        let slow = RequestOutcome { last: Some(Duration::from_millis(101)), ..outcome(Some(0), 10, 0) };
+        let summary = summary(vec![slow, outcome(Some(0), 10, 0)], vec![slow; 2]);
         assert_eq!(summary.goodput.requests, 1);
     }
 
@@ -331,8 +340,8 @@ mod tests {
         let class = |ttft, tpot| Some(LatencyClass { ttft: ms(ttft), tpot: ms(tpot), is_named: true });
         // 10 ms per token.
         let (tight, loose) = (class(20, 10), class(200, 5));
-        let of = |class, ttft| Fate { class, ..fate(Some(0), ttft, 0) };
-        let refused = Fate { class: tight, ..fate(None, 0, 0) };
+        let of = |class, ttft| RequestOutcome { class, ..outcome(Some(0), ttft, 0) };
+        let refused = RequestOutcome { class: tight, ..outcome(None, 0, 0) };
         let requests = vec![of(tight, 20), of(tight, 21), refused, of(loose, 10), of(None, 50)];
         let summary = summary(requests.clone(), requests);
         assert_eq!(summary.goodput.requests, 2);
@@ -348,8 +357,8 @@ mod tests {
             tpot: Duration::from_millis(5),
             is_named: true,
         };
-        let of = |ms| Fate { class: Some(class(ms)), ..fate(Some(0), 10, 0) };
-        let requests: Vec<Fate> = (1..=40).chain([30, 35]).map(of).collect();
+        let of = |ms| RequestOutcome { class: Some(class(ms)), ..outcome(Some(0), 10, 0) };
+        let requests: Vec<RequestOutcome> = (1..=40).chain([30, 35]).map(of).collect();
         let told: Vec<_> = summary(requests.clone(), requests).classes;
         let limits: Vec<u64> = told.iter().map(|class| (class.ttft_limit_s * 1e3).round() as u64).collect();
         assert_eq!(limits, (1..=14).chain([30, 35]).collect::<Vec<_>>());
@@ -357,7 +366,7 @@ mod tests {
 
     #[test]
     fn summary_without_responses_has_no_latencies() {
-        let summary = summary(vec![fate(None, 0, 0)], vec![fate(None, 0, 0)]);
+        let summary = summary(vec![outcome(None, 0, 0)], vec![outcome(None, 0, 0)]);
         assert_eq!((summary.ttft, summary.tpot, summary.busiest_by_mean), (None, None, 0.0));
         assert_eq!((summary.goodput.share, summary.decisions_differ), (0.0, 0.0));
     }
@@ -371,18 +380,20 @@ mod tests {
         label(&mut servers[0], "prefill");
         label(&mut servers[1], "prefill");
         label(&mut servers[2], "decode");
-        let split = |prefiller, computed_by| Fate {
+        let split = |prefiller, computed_by| RequestOutcome {
             prefiller: Some(prefiller),
             computed_by: Some(computed_by),
-            ..fate(Some(2), 1, 40)
+            ..outcome(Some(2), 1, 40)
         };
         // The last one was refused by the first server, and done by the one that responds.
-        let fates =
-            Fates { requests: vec![split(0, 0), split(0, 0), split(1, 1), split(0, 2)], ..Fates::default() };
-        let mut first = fates.clone();
+        let outcomes = RequestOutcomes {
+            requests: vec![split(0, 0), split(0, 0), split(1, 1), split(0, 2)],
+            ..RequestOutcomes::default()
+        };
+        let mut first = outcomes.clone();
         first.requests[1].prefiller = Some(1);
         let by = Measure { ttft_limit: Duration::from_secs(1), tpot_limit: Duration::MAX };
-        let summary = Summary::new("x".to_owned(), &servers, &fates, &first, by);
+        let summary = Summary::new("x".to_owned(), &servers, &outcomes, &first, by);
         assert_eq!((summary.prefilled_elsewhere, summary.prefills_refused), (0.75, 1));
         assert_eq!(summary.decisions_differ, 0.25);
         let got: Vec<_> = summary.servers.iter().map(|got| (got.requests, got.computed_tokens)).collect();

@@ -96,7 +96,7 @@ pub fn of_trace(rows: &[Row], salt: u64) -> Vec<Arrival> {
     rows.iter().map(arrival).collect()
 }
 
-/// The same requests again and again, each time with other texts, until there are `count`.
+/// `count` requests: those of `rows` in rotation, each round with other texts.
 pub fn repeat(rows: &[Row], count: usize, salt: u64) -> Vec<Arrival> {
     let once = of_trace(rows, salt);
     let span = once.last().map_or(Duration::ZERO, |last| last.at);

@@ -23,13 +23,13 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// The narrowest place that two servers share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Layer {
-    /// The same host.
+    /// Both on one host.
     Host,
-    /// The same rack.
+    /// Both in one rack.
     Rack,
-    /// The same zone.
+    /// Both in one zone.
     Zone,
-    /// The same region.
+    /// Both in one region.
     Region,
     /// None, or it isn't known.
     Apart,

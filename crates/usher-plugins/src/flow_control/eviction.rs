@@ -6,14 +6,14 @@ use usher_plugin::{Build, BuildContext, Kind, PluginParts, PluginType, beta};
 /// `sheddable-eviction-filter` in a configuration.
 #[rustfmt::skip]
 pub static SHEDDABLE: PluginType = beta("sheddable-eviction-filter", &[Kind::Eviction],
-    "Running requests of priorities below 0 may be given up. So it is with flowControl.enableEviction, whether it is declared or not.",
+    "Lets running requests of priorities below 0 be evicted. Active with flowControl.enableEviction, declared or not.",
     Build::Reading(build)).alpha()
     .when("It need not be declared.");
 
 /// `priority-then-time-eviction-order-policy` in a configuration.
 #[rustfmt::skip]
 pub static PRIORITY_THEN_TIME: PluginType = beta("priority-then-time-eviction-order-policy", &[Kind::Eviction],
-    "The lowest priority is given up first, and of it the newest request. So it is with flowControl.enableEviction, whether it is declared or not.",
+    "Evicts the lowest priority first, and of it the newest request. Active with flowControl.enableEviction, declared or not.",
     Build::Reading(build)).alpha()
     .when("It need not be declared.");
 

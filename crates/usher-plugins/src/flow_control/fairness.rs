@@ -25,7 +25,7 @@ pub static ROUND_ROBIN: PluginType = beta("round-robin-fairness-policy", &[Kind:
 /// `program-aware-fairness` in a configuration.
 #[rustfmt::skip]
 pub static PROGRAM_AWARE: PluginType = beta("program-aware-fairness", &[Kind::FairnessPolicy],
-    "Serves the flow first that got the fewest tokens lately, generated ones counted twice, and gives those a push that wait long.",
+    "Serves the flow with the fewest recent tokens first, generated ones counted twice, and favours flows that wait long.",
     Build::Reading(program_aware)).takes::<ProgramAwareParams>()
     .when("Agents or tenants whose requests differ much in size.");
 

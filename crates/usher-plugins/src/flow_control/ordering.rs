@@ -6,21 +6,21 @@ use usher_plugin::{Build, BuildContext, Kind, PluginParts, PluginType, beta};
 /// `fcfs-ordering-policy` in a configuration.
 #[rustfmt::skip]
 pub static FCFS: PluginType = beta("fcfs-ordering-policy", &[Kind::OrderingPolicy],
-    "Who came first goes first.",
+    "First come, first served.",
     Build::Ignoring(fcfs))
     .when("Part of the default: all requests of a flow are alike.");
 
 /// `edf-ordering-policy` in a configuration.
 #[rustfmt::skip]
 pub static EDF: PluginType = beta("edf-ordering-policy", &[Kind::OrderingPolicy],
-    "Whose time to wait ends first goes first; those that may wait for ever go last.",
+    "Earliest deadline first, by the limit on waiting; requests without one go last.",
     Build::Ignoring(edf))
     .when("Requests may wait for different times. With one for all it is the order of arrival.");
 
 /// `slo-deadline-ordering-policy` in a configuration.
 #[rustfmt::skip]
 pub static SLO_DEADLINE: PluginType = beta("slo-deadline-ordering-policy", &[Kind::OrderingPolicy],
-    "Whose first token is due first goes first, by the header x-llm-d-slo-ttft-ms (or x-slo-ttft-ms); those without it go last.",
+    "Earliest TTFT deadline first, by the header x-llm-d-slo-ttft-ms (or x-slo-ttft-ms); requests without it go last.",
     Build::Ignoring(slo_deadline))
     .when("Clients say how soon they need a response.");
 

@@ -10,15 +10,15 @@ use usher_core::endpoints::Load;
 use usher_core::request::usage::CacheReports;
 
 use super::arrivals::Arrivals;
+use super::batch_slots::BatchSlots;
 use super::cost::Speed;
 use super::factor::Factor;
 use super::group::Group;
 use super::histograms::{Histograms, Met};
 use super::link::Link;
-use super::past::Past;
-use super::plateau::Plateau;
 use super::targets::Targets;
 use super::time::nanos;
+use super::work_totals::WorkTotals;
 
 /// Time after which a prompt whose first token isn't seen leaves the backlog, as a multiple of its predicted time:
 /// no endpoint is taken to be slower than that.
@@ -87,9 +87,9 @@ struct Inner {
     next: u64,
     first: Factor,
     step: Factor,
-    past: Past,
+    totals: WorkTotals,
     histograms: Histograms,
-    plateau: Plateau,
+    batch_slots: BatchSlots,
 }
 
 /// A prompt whose first token hasn't come.
@@ -311,28 +311,28 @@ impl Backlog {
             self.first_factor.store(inner.first.value().to_bits(), Relaxed);
         }
         inner.histograms.streamed();
-        inner.past.compute(tokens as f64, now);
+        inner.totals.compute(tokens as f64, now);
     }
 
-    /// A stream with so many tokens in the cache begins to decode. Returns the past until now.
-    pub(super) fn stream_begins(&self, cached: f64, now: Duration) -> Past {
-        self.inner().past.begin(cached, now)
+    /// A stream with so many tokens in the cache begins to decode. Returns the totals until now.
+    pub(super) fn stream_begins(&self, cached: f64, now: Duration) -> WorkTotals {
+        self.inner().totals.begin(cached, now)
     }
 
-    /// A stream has ended that began to decode when the past was `since`: after so many
+    /// A stream has ended that began to decode when the totals were `since`: after so many
     /// tokens, or early. `others`: requests of other senders.
     pub(super) fn stream_ended(
         &self,
-        since: &Past,
+        since: &WorkTotals,
         cached: f64,
         tokens: Option<f64>,
         others: f64,
         now: Duration,
     ) {
         let mut inner = self.inner();
-        inner.past.end(cached, now);
+        inner.totals.end(cached, now);
         let Some(steps) = steps(tokens) else { return };
-        let Some((steps_seen, seconds)) = inner.past.steps_since(since, steps, others) else { return };
+        let Some((steps_seen, seconds)) = inner.totals.steps_since(since, steps, others) else { return };
         let factor = f64::from_bits(self.step_factor.load(Relaxed));
         let ratio = self.group.steps(&steps_seen, seconds, factor);
         inner.step.observe(ratio);
@@ -379,7 +379,7 @@ impl Backlog {
 
     /// A reading said that so many requests run and so many wait.
     pub(super) fn note_running(&self, running: f64, waiting: f64, read_at_ms: Option<u64>) {
-        if let Some(slots) = self.inner().plateau.note(running, waiting, read_at_ms) {
+        if let Some(slots) = self.inner().batch_slots.note(running, waiting, read_at_ms) {
             self.slots.store(slots.to_bits(), Relaxed);
         }
     }

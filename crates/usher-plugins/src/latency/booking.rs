@@ -6,18 +6,18 @@ use std::time::Duration;
 use usher_core::endpoints::Endpoint;
 use usher_core::request::Api;
 use usher_core::request::usage::Usage;
-use usher_plugin::{Attribute, Follower, Header, ResponseHead};
+use usher_plugin::{Attribute, Header, ResponseHead, ResponseObserver};
 
-use super::aim::{Aim, may_be_kept};
 use super::backlog::{Backlog, steps};
-use super::cost::Ask;
+use super::cost::TokenCounts;
 use super::histograms::Met;
+use super::kv_transfer::KvTransfer;
 use super::lengths::Kind;
 use super::model::{Model, OwnCount};
-use super::moving::Moving;
-use super::past::Past;
 use super::predicted::Predicted;
 use super::table::Reported;
+use super::tpot_target::{TpotTarget, is_feasible};
+use super::work_totals::WorkTotals;
 
 /// Seconds that a prompt takes at least: a transfer may seem to have taken longer than all.
 const LEAST_TIME: f64 = 1e-3;
@@ -33,7 +33,7 @@ pub struct Work<'a> {
     pub tokens: u64,
     /// Tokens of the prompt.
     pub prompt: u64,
-    /// The same before they were scaled to those that engines count.
+    /// Estimated tokens of the prompt, before scaling to engine counts.
     pub estimated: u64,
     /// API of the request, by which its usage is read.
     pub api: Api,
@@ -46,13 +46,13 @@ pub struct Work<'a> {
     pub kind: Kind,
     /// Its target for the time per output token, in seconds.
     pub tpot: Option<f64>,
-    /// The rest for a prompt that another endpoint computes; `None`: nothing is known of it.
-    pub apart: Option<Apart>,
+    /// Decode endpoint and KV transfer, if another endpoint prefills; `None`: not known.
+    pub disaggregated: Option<DisaggregatedWork>,
 }
 
-/// More of a request whose prompt is computed by another endpoint than the one that responds.
+/// Decode endpoint and KV transfer of a disaggregated request.
 #[derive(Clone, Copy, Debug)]
-pub struct Apart {
+pub struct DisaggregatedWork {
     /// Numbers of the endpoint that decodes.
     pub decode: Option<Reported>,
     /// Seconds that the KV cache takes alone on its link, as configured.
@@ -73,7 +73,7 @@ impl<'a> Work<'a> {
             reported: None,
             kind: Kind::default(),
             tpot: None,
-            apart: None,
+            disaggregated: None,
         }
     }
 }
@@ -85,7 +85,7 @@ impl Model {
         self.book_for(Arc::new(OwnCount(Arc::clone(self))), work)
     }
 
-    /// The same with a reference to this model that the booking holds.
+    /// Books a request; the booking holds a reference to this model.
     pub(super) fn book_for(&self, model: Arc<OwnCount>, work: &Work<'_>) -> Booked {
         let now = self.clock.elapsed();
         let tokens = self.hits().likely(work.tokens, work.prompt);
@@ -97,7 +97,7 @@ impl Model {
             self.watch(work.decode);
         }
         let decode = self.backlog(work.decode);
-        let target = work.tpot.filter(|target| may_be_kept(*target, &decode));
+        let target = work.tpot.filter(|target| is_feasible(*target, &decode));
         if let Some(target) = target {
             self.recent.note(target, now);
         }
@@ -144,12 +144,12 @@ pub struct Booked {
     /// the numbers of one of them weren't known.
     predicted: Option<Predicted>,
     /// The KV cache that is on its way to the endpoint that decodes.
-    moving: Option<Moving>,
-    /// The past of the decoding endpoint when its stream began, and its tokens in the cache.
-    decodes: Option<(Past, f64)>,
+    transfer: Option<KvTransfer>,
+    /// Totals of the decoding endpoint when the stream began, and the stream's tokens in the cache.
+    decodes: Option<(WorkTotals, f64)>,
     kind: Kind,
     /// Its target, among those of the decoding endpoint.
-    aim: Option<Aim>,
+    tpot_target: Option<TpotTarget>,
 }
 
 impl Booked {
@@ -159,12 +159,12 @@ impl Booked {
         let tokens = model.hits().likely(uncached, prompt);
         let (mut met, mut others, mut predicted) = (None, 0.0, None);
         let output = model.read().expected(work.kind, None).mean;
-        let ask = Ask { uncached: tokens as f64, prompt: prompt as f64, output };
+        let counts = TokenCounts { uncached: tokens as f64, prompt: prompt as f64, output };
         if let Some(reported) = reported {
             let load = work.prefill.load();
             prefill.note_running(reported.running, reported.waiting, load.running.read_at_ms());
             let (state, speed) = model.read().look(work.prefill, prompt as f64, &reported);
-            predicted = Some(Predicted::new(&prefill, &state, &speed, &ask));
+            predicted = Some(Predicted::new(&prefill, &state, &speed, &counts));
             prefill.group().note_requests(state.requests);
             met = (state.slot_wait == 0.0)
                 .then_some((state.requests, state.queued / speed.per_token + tokens as f64));
@@ -173,27 +173,27 @@ impl Booked {
             let own = tokens as f64;
             prefill.sent(Met { requests, cached, tokens: met.map(|(_, tokens)| tokens), own }, is_stream);
         }
-        let aim = work.tpot.map(|target| Aim::new(&decode, target));
-        let mut moving = None;
+        let tpot_target = work.tpot.map(|target| TpotTarget::new(&decode, target));
+        let mut transfer = None;
         let of_prefill = if Arc::ptr_eq(&prefill, &decode) { None } else { predicted.take() };
-        if let Some(apart) = work.apart.filter(|_| !Arc::ptr_eq(&prefill, &decode)) {
+        if let Some(disaggregated) = work.disaggregated.filter(|_| !Arc::ptr_eq(&prefill, &decode)) {
             let table = model.read();
             let computed = reported.filter(|_| met.is_some());
             let computed = computed.map(|at| table.ttft(work.prefill, tokens, &at));
             others = 0.0;
-            if let Some(reported) = apart.decode {
+            if let Some(reported) = disaggregated.decode {
                 let load = work.decode.load();
                 decode.note_running(reported.running, reported.waiting, load.running.read_at_ms());
                 let (state, speed) = table.look(work.decode, prompt as f64, &reported);
-                let of_decode = Predicted::new(&decode, &state, &speed, &ask);
+                let of_decode = Predicted::new(&decode, &state, &speed, &counts);
                 predicted = of_prefill.map(|of_prefill| of_decode.after(&of_prefill));
                 decode.group().note_requests(state.requests);
                 met = met.filter(|_| state.slot_wait == 0.0);
                 others = (state.requests - load.in_flight() as f64).max(0.0);
             }
             let computed = computed.filter(|_| met.is_some());
-            let begin = |alone| Moving::new(&decode, alone, computed, prompt, is_stream, now);
-            moving = apart.transfer.map(begin);
+            let begin = |alone| KvTransfer::new(&decode, alone, computed, prompt, is_stream, now);
+            transfer = disaggregated.transfer.map(begin);
         }
         let mut booked = Self {
             model,
@@ -215,10 +215,10 @@ impl Booked {
             met,
             others,
             predicted,
-            moving,
+            transfer,
             decodes: None,
             kind: work.kind,
-            aim,
+            tpot_target,
         };
         booked.prefill.arrivals().add(tokens as f64, now);
         booked.enter(now);
@@ -249,13 +249,13 @@ impl Booked {
     /// does. Its cached share of the prompt is unknown and taken to be the same.
     pub fn move_to(&mut self, endpoint: &Endpoint) {
         let backlog = self.model.backlog(endpoint);
-        if let Some(aim) = &mut self.aim {
-            aim.move_to(&backlog);
+        if let Some(target) = &mut self.tpot_target {
+            target.move_to(&backlog);
         }
         if !self.waits || Arc::ptr_eq(&backlog, &self.decode) {
             return;
         }
-        (self.met, self.moving, self.predicted) = (None, None, None);
+        (self.met, self.transfer, self.predicted) = (None, None, None);
         if !Arc::ptr_eq(&self.prefill, &self.decode) {
             self.decode = backlog;
             return;
@@ -274,7 +274,7 @@ impl Booked {
     pub fn begins(&mut self, is_stream: bool) {
         self.is_stream &= is_stream;
         if !is_stream {
-            self.moving = None;
+            self.transfer = None;
             self.leave(self.model.clock().elapsed());
         }
     }
@@ -286,7 +286,7 @@ impl Booked {
         }
         let now = self.model.clock().elapsed();
         self.leave(now);
-        let moving = self.moving.take();
+        let transfer = self.transfer.take();
         if !self.is_counted {
             return;
         }
@@ -295,7 +295,7 @@ impl Booked {
             return;
         }
         let took = now.saturating_sub(self.sent).as_secs_f64();
-        let moved = moving.map(|moving| moving.arrived(took)).unwrap_or_default();
+        let moved = transfer.map(|transfer| transfer.arrived(took)).unwrap_or_default();
         if let Some(predicted) = &self.predicted {
             let took = (took - moved.expected).max(LEAST_TIME);
             predicted.first_token(&self.prefill, self.model.accuracies(), took);
@@ -360,12 +360,12 @@ impl Booked {
     }
 }
 
-impl Follower for Booked {
-    fn moved(&mut self, to: &Arc<Endpoint>) {
+impl ResponseObserver for Booked {
+    fn rerouted(&mut self, to: &Arc<Endpoint>) {
         self.move_to(to);
     }
 
-    fn begins(&mut self, head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
+    fn response_headers(&mut self, head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
         Self::begins(self, head.is_stream);
     }
 
@@ -373,7 +373,7 @@ impl Follower for Booked {
         self.first_token();
     }
 
-    fn ends(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
+    fn response_complete(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
         self.used(usage);
         self.finish(usage.completion_tokens);
     }

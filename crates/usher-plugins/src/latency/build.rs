@@ -26,7 +26,7 @@ pub(crate) fn reads_latency(
     let (tokens, prefix) = (cx.reads("token-producer"), cx.reads(prefix));
     let model = Model::of(cx.state);
     cx.family(LatencyMetrics::register)?.show(&model);
-    Ok(Reader::new(model, initial, tokens, prefix).moving(transfers(cx)))
+    Ok(Reader::new(model, initial, tokens, prefix).with_transfers(transfers(cx)))
 }
 
 /// Speeds of KV caches, for whoever reads the model; set where pairs are chosen.

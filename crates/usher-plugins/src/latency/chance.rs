@@ -6,7 +6,7 @@ use usher_core::request::Slo;
 use usher_plugin::Part;
 
 use super::backlog::Backlog;
-use super::cost::{Ask, Cost, Pool, Speed, State};
+use super::cost::{Cost, Pool, Speed, State, TokenCounts};
 use super::distribution::{Distribution, ENOUGH};
 use super::hits::HitRatios;
 use super::lengths::{Expected, Kind};
@@ -35,9 +35,9 @@ pub struct Outlook {
     pub serves: usize,
 }
 
-/// Latency targets of a request, for all endpoints.
+/// Latency targets of a request and inputs of their forecast, the same for all endpoints.
 #[derive(Clone, Copy, Debug)]
-pub struct Aims<'a> {
+pub struct RequestTargets<'a> {
     /// Its own.
     pub slo: &'a Slo,
     /// Tokens that prompts turn out to need.
@@ -52,10 +52,10 @@ pub struct Aims<'a> {
 
 impl Table<'_> {
     /// Predicted seconds to the first token, and per output token after it.
-    pub fn latencies(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported) -> (f64, f64) {
-        let (state, speed) = self.look(endpoint, ask.prompt, reported);
-        let likely = self.hits().likely(ask.uncached, ask.prompt);
-        (speed.first_token(&state, likely), speed.per_output_token(&state, ask))
+    pub fn latencies(&self, endpoint: &Endpoint, counts: &TokenCounts, reported: &Reported) -> (f64, f64) {
+        let (state, speed) = self.look(endpoint, counts.prompt, reported);
+        let likely = self.hits().likely(counts.uncached, counts.prompt);
+        (speed.first_token(&state, likely), speed.per_output_token(&state, counts))
     }
 
     /// Learned ratios of the tokens that prompts need to those that were expected.
@@ -68,25 +68,44 @@ impl Table<'_> {
     pub fn cost_and_outlook(
         &self,
         endpoint: &Endpoint,
-        ask: &Ask,
+        counts: &TokenCounts,
         pool: &Pool,
         reported: &Reported,
-        aims: &Aims<'_>,
+        targets: &RequestTargets<'_>,
     ) -> (Cost, Outlook) {
-        let looked = self.look(endpoint, ask.prompt, reported);
-        let cost = match aims.part {
-            Part::Whole => looked.1.cost(&looked.0, ask, pool),
-            Part::Prefill => self.prefill_part_of(endpoint, &looked, ask, pool.urgency).cost,
-            Part::Decode => self.decode_part_of(endpoint, &looked, ask, pool.urgency).cost,
+        let looked = self.look(endpoint, counts.prompt, reported);
+        let cost = match targets.part {
+            Part::Whole => looked.1.cost(&looked.0, counts, pool),
+            Part::Prefill => self.prefill_part_of(endpoint, &looked, counts, pool.urgency).cost,
+            Part::Decode => self.decode_part_of(endpoint, &looked, counts, pool.urgency).cost,
         };
-        (cost, self.outlook(self.known(endpoint), &looked, &Ask { output: aims.output, ..*ask }, aims))
+        (
+            cost,
+            self.outlook(
+                self.known(endpoint),
+                &looked,
+                &TokenCounts { output: targets.output, ..*counts },
+                targets,
+            ),
+        )
     }
 
     /// Requests that are expected to miss their latency targets for this one's being at an endpoint, itself
     /// among them, beyond what counts as none.
-    pub fn missed(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported, aims: &Aims<'_>) -> f64 {
-        let looked = self.look(endpoint, ask.prompt, reported);
-        let at = self.outlook(self.known(endpoint), &looked, &Ask { output: aims.output, ..*ask }, aims);
+    pub fn missed(
+        &self,
+        endpoint: &Endpoint,
+        counts: &TokenCounts,
+        reported: &Reported,
+        targets: &RequestTargets<'_>,
+    ) -> f64 {
+        let looked = self.look(endpoint, counts.prompt, reported);
+        let at = self.outlook(
+            self.known(endpoint),
+            &looked,
+            &TokenCounts { output: targets.output, ..*counts },
+            targets,
+        );
         ENOUGH - at.chance + at.harm
     }
 
@@ -95,16 +114,16 @@ impl Table<'_> {
     pub fn late(
         &self,
         endpoint: &Endpoint,
-        ask: &Ask,
+        counts: &TokenCounts,
         reported: &Reported,
-        aims: &Aims<'_>,
+        targets: &RequestTargets<'_>,
         after: f64,
     ) -> f64 {
-        let Some(limit) = aims.slo.ttft else { return 0.0 };
-        let looked = self.look(endpoint, ask.prompt, reported);
+        let Some(limit) = targets.slo.ttft else { return 0.0 };
+        let looked = self.look(endpoint, counts.prompt, reported);
         let slo = Slo { ttft: Some(limit - after), tpot: None };
-        let aims = Aims { slo: &slo, part: Part::Prefill, ..*aims };
-        ENOUGH - self.outlook(self.known(endpoint), &looked, ask, &aims).chance
+        let targets = RequestTargets { slo: &slo, part: Part::Prefill, ..*targets };
+        ENOUGH - self.outlook(self.known(endpoint), &looked, counts, &targets).chance
     }
 
     /// Outlook of an endpoint with this backlog. Where an endpoint only computes the prompt, the time
@@ -118,29 +137,29 @@ impl Table<'_> {
         &self,
         backlog: Option<&Backlog>,
         (state, speed): &(State, Speed),
-        ask: &Ask,
-        aims: &Aims<'_>,
+        counts: &TokenCounts,
+        targets: &RequestTargets<'_>,
     ) -> Outlook {
         let (load, group) = backlog
             .map_or((0.0, &*self.model.default), |backlog| (backlog.load(state.requests), backlog.group()));
         let band = band(load);
-        let in_time = aims.slo.ttft.map_or(1.0, |limit| {
-            let ttft = match aims.part {
+        let in_time = targets.slo.ttft.map_or(1.0, |limit| {
+            let ttft = match targets.part {
                 Part::Decode => state.slot_wait,
                 Part::Whole | Part::Prefill => {
-                    speed.first_token(state, aims.hits.likely(ask.uncached, ask.prompt))
+                    speed.first_token(state, targets.hits.likely(counts.uncached, counts.prompt))
                 }
             };
             group.first_residuals().of(band).within(ttft, limit)
         });
-        if aims.part == Part::Prefill {
+        if targets.part == Part::Prefill {
             return Outlook { chance: in_time.min(ENOUGH), ..Outlook::default() };
         }
         let steps = group.step_residuals().of(band);
-        let tpot = speed.per_output_token(state, ask);
+        let tpot = speed.per_output_token(state, counts);
         let without = State { requests: (state.requests - 1.0).max(0.0), ..*state };
-        let depth = speed.per_output_token(&without, &Ask::default());
-        let chance = match aims.slo.tpot {
+        let depth = speed.per_output_token(&without, &TokenCounts::default());
+        let chance = match targets.slo.tpot {
             None => in_time.min(ENOUGH),
             // The most usual case, and no more counts.
             Some(limit) if in_time >= 1.0 && steps.is_enough(tpot, limit) => ENOUGH,
@@ -149,7 +168,7 @@ impl Table<'_> {
         let running = backlog.and_then(|backlog| backlog.targets().tightest_log());
         let harm = running.map_or(0.0, |tightest| harm(steps, &tightest, depth, tpot));
         let long = depth * steps.median();
-        let serves = aims.tighter.iter().filter(|target| **target >= long).count();
+        let serves = targets.tighter.iter().filter(|target| **target >= long).count();
         Outlook { chance, harm, depth, serves }
     }
 

@@ -97,9 +97,9 @@ pub struct State {
     pub prompts: f64,
 }
 
-/// A request as an endpoint would meet it.
+/// Token counts of a request at an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Ask {
+pub struct TokenCounts {
     /// Prompt tokens that the endpoint has to compute.
     pub uncached: f64,
     /// Tokens of the prompt.
@@ -170,8 +170,8 @@ impl Cost {
 
 impl State {
     /// Requests and tokens in the cache with those of a request that goes there.
-    pub(super) fn beside(&self, ask: &Ask) -> (f64, f64) {
-        (self.requests + 1.0, self.cached + ask.prompt + ask.output / 2.0)
+    pub(super) fn beside(&self, counts: &TokenCounts) -> (f64, f64) {
+        (self.requests + 1.0, self.cached + counts.prompt + counts.output / 2.0)
     }
 }
 
@@ -195,18 +195,18 @@ impl Speed {
     }
 
     /// Mean seconds from one token of the request's response to the next.
-    pub fn per_output_token(&self, state: &State, ask: &Ask) -> f64 {
+    pub fn per_output_token(&self, state: &State, counts: &TokenCounts) -> f64 {
         let PerOutput { base, per_request, per_cached } = self.per_output;
-        let (requests, cached) = state.beside(ask);
+        let (requests, cached) = state.beside(counts);
         base + per_request * requests + per_cached * cached
     }
 
     /// The cost of a request there; see the formulas above.
-    pub fn cost(&self, state: &State, ask: &Ask, pool: &Pool) -> Cost {
-        let first = self.first_token(state, ask.uncached);
-        let (response, beside) = self.decoding(state, ask);
-        let stalled = ask.uncached * self.step_per_computed * state.requests * STALL;
-        let prompt = ask.uncached * self.per_token;
+    pub fn cost(&self, state: &State, counts: &TokenCounts, pool: &Pool) -> Cost {
+        let first = self.first_token(state, counts.uncached);
+        let (response, beside) = self.decoding(state, counts);
+        let stalled = counts.uncached * self.step_per_computed * state.requests * STALL;
+        let prompt = counts.uncached * self.per_token;
         let per_wait = prompt * pool.behind;
         let others = beside + stalled + per_wait * prompt;
         Cost { first: pool.urgency * first, response, others, wait: self.wait(state), per_wait }
@@ -214,19 +214,19 @@ impl Speed {
 
     /// The part of an endpoint that computes the prompt, where another one may decode. Only
     /// streams that it decodes itself wait for the prompt. `own`: what comes there.
-    pub fn prefill_cost(&self, state: &State, ask: &Ask, own: &Pool) -> Cost {
-        let first = self.first_token(state, ask.uncached);
+    pub fn prefill_cost(&self, state: &State, counts: &TokenCounts, own: &Pool) -> Cost {
+        let first = self.first_token(state, counts.uncached);
         let decoding = (state.requests - state.prompts).max(0.0);
-        let stalled = ask.uncached * self.step_per_computed * decoding * self.stretch(own);
-        let prompt = ask.uncached * self.per_token;
+        let stalled = counts.uncached * self.step_per_computed * decoding * self.stretch(own);
+        let prompt = counts.uncached * self.per_token;
         let per_wait = prompt * own.behind;
         let others = stalled + per_wait * prompt;
         Cost { first: own.urgency * first, response: 0.0, others, wait: self.wait(state), per_wait }
     }
 
     /// The part of an endpoint that decodes, where another one may compute the prompt.
-    pub fn decode_cost(&self, state: &State, ask: &Ask, own: &Pool) -> Cost {
-        let ((response, others), stretch) = (self.decoding(state, ask), self.stretch(own));
+    pub fn decode_cost(&self, state: &State, counts: &TokenCounts, own: &Pool) -> Cost {
+        let ((response, others), stretch) = (self.decoding(state, counts), self.stretch(own));
         let first = own.urgency * state.slot_wait;
         Cost {
             first,
@@ -245,10 +245,10 @@ impl Speed {
     }
 
     /// Seconds of its response, and what it adds to the responses beside it.
-    fn decoding(&self, state: &State, ask: &Ask) -> (f64, f64) {
-        let own = ask.prompt + ask.output / 2.0;
-        let response = ask.output * self.step(state.requests + 1.0, state.cached + own);
-        let beside = ask.output * (self.step_per_request + self.step_per_cached * own) * state.requests;
+    fn decoding(&self, state: &State, counts: &TokenCounts) -> (f64, f64) {
+        let own = counts.prompt + counts.output / 2.0;
+        let response = counts.output * self.step(state.requests + 1.0, state.cached + own);
+        let beside = counts.output * (self.step_per_request + self.step_per_cached * own) * state.requests;
         (response, beside)
     }
 }
@@ -271,9 +271,9 @@ mod tests {
     #[test]
     fn cost_terms_match_their_formulas() {
         let state = State { queued: 0.1, requests: 10.0, cached: 20_000.0, slot_wait: 0.5, prompts: 7.0 };
-        let ask = Ask { uncached: 500.0, prompt: 2000.0, output: 200.0 };
+        let counts = TokenCounts { uncached: 500.0, prompt: 2000.0, output: 200.0 };
         let pool = Pool::new(2.0, 0.5, 3.0);
-        let cost = SPEED.cost(&state, &ask, &pool);
+        let cost = SPEED.cost(&state, &counts, &pool);
         let first = 0.01 + 0.01 + 0.15 + 0.5;
         assert!((cost.first - 3.0 * first).abs() < 1e-12);
         assert!((cost.response - 200.0 * (0.02 + 0.0011 + 0.00221)).abs() < 1e-9, "{cost:?}");
@@ -284,13 +284,13 @@ mod tests {
         let total = cost.first + cost.response + beside + stalled + behind(0.3);
         assert!((cost.behind(0.3) - total).abs() < 1e-9);
         assert!((cost.wait - 0.6).abs() < 1e-12);
-        let prefill = SPEED.prefill_cost(&state, &ask, &pool);
+        let prefill = SPEED.prefill_cost(&state, &counts, &pool);
         assert_eq!((prefill.first, prefill.response), (cost.first, 0.0));
         // Prompts take a quarter of the time of those who decode. Three of them do.
         let stretch = 1.0 / (1.0 - 0.25);
         assert!((prefill.others - 500.0 * 5e-5 * 3.0 * stretch - behind(0.0)).abs() < 1e-9, "{prefill:?}");
         assert!((prefill.behind(0.3) - prefill.total() - (behind(0.3) - behind(0.0))).abs() < 1e-9);
-        let decode = SPEED.decode_cost(&state, &ask, &pool);
+        let decode = SPEED.decode_cost(&state, &counts, &pool);
         assert_eq!((decode.first, decode.response), (3.0 * 0.5, cost.response * stretch));
         assert!((decode.others - beside * stretch).abs() < 1e-9, "{decode:?}");
     }
@@ -298,11 +298,11 @@ mod tests {
     #[test]
     fn token_time_grows_with_requests_and_cached_tokens() {
         let state = State { requests: 9.0, cached: 20_000.0, ..State::default() };
-        let ask = Ask { uncached: 500.0, prompt: 2000.0, output: 200.0 };
+        let counts = TokenCounts { uncached: 500.0, prompt: 2000.0, output: 200.0 };
         let expected = 0.02 + 1e-3 * 10.0 + 1e-6 * 22_100.0;
-        assert!((SPEED.per_output_token(&state, &ask) - expected).abs() < 1e-12);
+        assert!((SPEED.per_output_token(&state, &counts) - expected).abs() < 1e-12);
         let twice = Speed { per_output: SPEED.per_output.times(2.0), ..SPEED };
-        assert!((twice.per_output_token(&state, &ask) - 2.0 * expected).abs() < 1e-12);
+        assert!((twice.per_output_token(&state, &counts) - 2.0 * expected).abs() < 1e-12);
     }
 
     #[test]
@@ -311,7 +311,9 @@ mod tests {
             let state = State { requests, ..State::default() };
             let pool = Pool::new(3.0, busy, 1.0);
             let cost = |uncached| {
-                SPEED.cost(&state, &Ask { uncached, prompt: 2000.0, output: 100.0 }, &pool).behind(0.02)
+                SPEED
+                    .cost(&state, &TokenCounts { uncached, prompt: 2000.0, output: 100.0 }, &pool)
+                    .behind(0.02)
             };
             cost(2000.0) - cost(16.0)
         };
@@ -323,10 +325,10 @@ mod tests {
     #[test]
     fn long_responses_spread_where_prompts_are_short() {
         let at = |requests| State { requests, ..State::default() };
-        let ask = |uncached| Ask { uncached, prompt: 2000.0, output: 1000.0 };
+        let counts = |uncached| TokenCounts { uncached, prompt: 2000.0, output: 1000.0 };
         let pool = Pool::default();
-        let holder = SPEED.cost(&at(8.0), &ask(16.0), &pool).total();
-        let idle = SPEED.cost(&at(0.0), &ask(2000.0), &pool).total();
+        let holder = SPEED.cost(&at(8.0), &counts(16.0), &pool).total();
+        let idle = SPEED.cost(&at(0.0), &counts(2000.0), &pool).total();
         assert!(idle < holder, "{idle} {holder}");
     }
 }

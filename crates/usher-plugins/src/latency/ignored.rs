@@ -3,7 +3,7 @@
 use prometheus::{IntCounterVec, Opts, Registry};
 use usher_core::metrics::register;
 use usher_core::request::Slo;
-use usher_plugin::{Context, Effects, Follower};
+use usher_plugin::{Context, Effects, ResponseObserver};
 
 /// `usher_slo_headers_ignored_total`: requests with a target that is no number.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub struct SloMetrics {
 /// Marks a request whose headers are counted.
 struct Counted;
 
-impl Follower for Counted {}
+impl ResponseObserver for Counted {}
 
 impl SloMetrics {
     /// Registers the family.
@@ -36,7 +36,7 @@ impl SloMetrics {
         if ignored.peek().is_none() {
             return;
         }
-        effects.follow_once(|| {
+        effects.observe_once(|| {
             for header in ignored {
                 tracing::debug!(request_id = %cx.request.id(), header, "latency target ignored: it is no number of milliseconds");
                 self.ignored.with_label_values(&[header]).inc();

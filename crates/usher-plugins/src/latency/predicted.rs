@@ -3,7 +3,7 @@
 
 use super::accuracy::{Accuracy, COVERED};
 use super::backlog::Backlog;
-use super::cost::{Ask, Speed, State};
+use super::cost::{Speed, State, TokenCounts};
 use super::residuals::Residuals;
 
 /// Predictions for one request at one endpoint.
@@ -36,7 +36,7 @@ pub(super) struct Accuracies {
 
 impl Predicted {
     /// Predictions for a request that meets this state.
-    pub(super) fn new(backlog: &Backlog, state: &State, speed: &Speed, ask: &Ask) -> Self {
+    pub(super) fn new(backlog: &Backlog, state: &State, speed: &Speed, counts: &TokenCounts) -> Self {
         let load = backlog.load(state.requests);
         let time = |expected: f64, residuals: &Residuals| Time {
             load,
@@ -45,13 +45,13 @@ impl Predicted {
         };
         let group = backlog.group();
         Self {
-            first: time(speed.first_token(state, ask.uncached), group.first_residuals()),
-            step: time(speed.per_output_token(state, ask), group.step_residuals()),
-            beside: state.beside(ask),
+            first: time(speed.first_token(state, counts.uncached), group.first_residuals()),
+            step: time(speed.per_output_token(state, counts), group.step_residuals()),
+            beside: state.beside(counts),
         }
     }
 
-    /// The same where another endpoint, with these predictions, computes the prompt.
+    /// Prediction for a request that another endpoint, with `prefill`'s prediction, prefills.
     pub(super) fn after(self, prefill: &Self) -> Self {
         Self { first: prefill.first, ..self }
     }

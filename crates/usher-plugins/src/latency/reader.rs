@@ -8,7 +8,7 @@ use usher_core::request::Slo;
 use usher_plugin::data::{PrefixMatch, PromptTokens};
 use usher_plugin::{Context, Decision, Effects, Key};
 
-use super::booking::{Apart, Work};
+use super::booking::{DisaggregatedWork, Work};
 use super::lengths::Kind;
 use super::link::Transfers;
 use super::model::{Model, OwnCount};
@@ -42,9 +42,9 @@ impl Reader {
         Self { model, apart: Arc::default(), rate, tokens, prefix, transfers: Arc::default() }
     }
 
-    /// The same where KV caches move as fast as these say.
+    /// This reader, with these speeds of KV transfers.
     #[must_use]
-    pub fn moving(self, transfers: Arc<OnceLock<Transfers>>) -> Self {
+    pub fn with_transfers(self, transfers: Arc<OnceLock<Transfers>>) -> Self {
         Self { transfers, ..self }
     }
 
@@ -71,7 +71,7 @@ impl Reader {
         self.model.scale().tokens(self.estimated(cx))
     }
 
-    /// The same of those that endpoints have to compute, by their positions in the snapshot.
+    /// Uncached prompt tokens, as engines count them, by position of the endpoint in the snapshot.
     pub fn uncached(&self, cx: &Context<'_>) -> impl Fn(u32) -> f64 {
         let (estimated, prefix) = (self.estimated(cx), cx.facts.get(self.prefix));
         let per_estimated = self.model.scale().ratio();
@@ -86,7 +86,7 @@ impl Reader {
         self.model.kind(cx.request)
     }
 
-    /// The same of those that the endpoint at a position of the snapshot doesn't have.
+    /// Uncached prompt tokens, as engines count them, at the endpoint at a position of the snapshot.
     pub fn missing(&self, cx: &Context<'_>, position: u32) -> u64 {
         let estimated = self.estimated(cx);
         let missing = |prefix: &PrefixMatch| prefix.uncached_at(position, estimated).min(estimated);
@@ -106,8 +106,9 @@ impl Reader {
             let nearness = prefill.topology().nearness(decode.0.topology());
             transfers.per_token(nearness) * self.missing(cx, decode.1) as f64
         });
-        let apart = (position != decode.1).then(|| Apart { decode: numbers(decode.0), transfer });
-        effects.follow_once(|| {
+        let disaggregated =
+            (position != decode.1).then(|| DisaggregatedWork { decode: numbers(decode.0), transfer });
+        effects.observe_once(|| {
             self.model.book_for(
                 self.own_reference(),
                 &Work {
@@ -121,7 +122,7 @@ impl Reader {
                     reported: numbers(prefill),
                     kind: self.kind(cx),
                     tpot: cx.request.slo().tpot,
-                    apart,
+                    disaggregated,
                 },
             )
         });

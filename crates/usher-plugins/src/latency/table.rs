@@ -8,7 +8,7 @@ use usher_core::endpoints::{Endpoint, Load};
 use usher_plugin::LatencyEstimate;
 
 use super::backlog::Backlog;
-use super::cost::{Ask, Cost, Pool, Speed, State};
+use super::cost::{Cost, Pool, Speed, State, TokenCounts};
 use super::group::Group;
 use super::model::{Entry, Model};
 use super::residuals::Residuals;
@@ -69,28 +69,33 @@ impl Table<'_> {
     }
 
     /// The cost of a request at an endpoint.
-    pub fn cost(&self, endpoint: &Endpoint, ask: &Ask, pool: &Pool, reported: &Reported) -> Cost {
-        let (state, speed) = self.look(endpoint, ask.prompt, reported);
-        speed.cost(&state, ask, pool)
+    pub fn cost(&self, endpoint: &Endpoint, counts: &TokenCounts, pool: &Pool, reported: &Reported) -> Cost {
+        let (state, speed) = self.look(endpoint, counts.prompt, reported);
+        speed.cost(&state, counts, pool)
     }
 
     /// Mean seconds from one token of the response to the next at an endpoint.
-    pub fn tpot(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported) -> f64 {
-        let (state, speed) = self.look(endpoint, ask.prompt, reported);
-        speed.per_output_token(&state, ask)
+    pub fn tpot(&self, endpoint: &Endpoint, counts: &TokenCounts, reported: &Reported) -> f64 {
+        let (state, speed) = self.look(endpoint, counts.prompt, reported);
+        speed.per_output_token(&state, counts)
     }
 
     /// Times that are expected of a request at an endpoint, with their parts.
-    pub fn estimate(&self, endpoint: &Endpoint, ask: &Ask, reported: &Reported) -> LatencyEstimate {
-        let (state, speed) = self.look(endpoint, ask.prompt, reported);
-        let first_token = speed.first_token(&state, ask.uncached);
+    pub fn estimate(
+        &self,
+        endpoint: &Endpoint,
+        counts: &TokenCounts,
+        reported: &Reported,
+    ) -> LatencyEstimate {
+        let (state, speed) = self.look(endpoint, counts.prompt, reported);
+        let first_token = speed.first_token(&state, counts.uncached);
         LatencyEstimate {
             first_token,
             slot_wait: state.slot_wait,
             queued: state.queued,
             prefill: first_token - state.slot_wait - state.queued,
-            per_token: speed.per_output_token(&state, ask),
-            uncached_tokens: ask.uncached,
+            per_token: speed.per_output_token(&state, counts),
+            uncached_tokens: counts.uncached,
         }
     }
 

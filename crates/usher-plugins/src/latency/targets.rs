@@ -59,7 +59,7 @@ impl Targets {
         (nanos < u64::MAX).then(|| (seconds(nanos), self.count.load(Relaxed) as f64))
     }
 
-    /// The same, with its logarithm.
+    /// The smallest target, with its logarithm.
     #[inline]
     pub(super) fn tightest_log(&self) -> Option<Tightest> {
         let (target, requests) = self.tightest()?;

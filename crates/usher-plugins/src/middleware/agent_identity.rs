@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use usher_core::config::{ConfigError, Node};
 use usher_core::request::Request;
 use usher_plugin::params::header_name;
-use usher_plugin::{Build, BuildContext, HeaderProcessor, Kind, PluginParts, PluginType, beta};
+use usher_plugin::{Build, BuildContext, Kind, PluginParts, PluginType, RequestHeaderProcessor, beta};
 
 /// `agent-identity` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("agent-identity", &[Kind::RequestHeader],
-    "Takes the session that an agent names in a header for the flow of its requests.",
+    "Uses the session that an agent names in a header as the flow of its requests.",
     Build::Reading(build)).takes::<AgentIdentityParams>().alpha()
     .when("Fairness between agents that name their session and no flow.");
 
@@ -65,7 +65,7 @@ impl AgentIdentity {
     }
 }
 
-impl HeaderProcessor for AgentIdentity {
+impl RequestHeaderProcessor for AgentIdentity {
     fn process(&self, request: &mut Request) {
         let names = self.headers.iter().filter_map(|name| request.headers.text(name));
         let found = names.into_iter().find(|name| !name.is_empty()).map(str::to_owned);

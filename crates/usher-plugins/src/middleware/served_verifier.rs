@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use usher_core::config::ConfigError;
 use usher_plugin::{
-    Build, BuildContext, Context, Decision, Effects, Follower, Header, Kind, PluginParts, PluginType,
-    PreRequest, ResponseHead, Served, beta,
+    Build, BuildContext, Context, Decision, Effects, Header, Kind, PluginParts, PluginType, PreRequest,
+    ResponseHead, ResponseObserver, Served, beta,
 };
 
 /// `destination-endpoint-served-verifier` in a configuration.
@@ -36,7 +36,7 @@ impl Default for ServedVerifier {
 
 impl PreRequest for ServedVerifier {
     fn decided(&self, _cx: &Context<'_>, _decision: &Decision, effects: &mut Effects) {
-        effects.follow(ServedReporter { header: Arc::clone(&self.header) });
+        effects.observe(ServedReporter { header: Arc::clone(&self.header) });
     }
 }
 
@@ -44,8 +44,8 @@ struct ServedReporter {
     header: Arc<str>,
 }
 
-impl Follower for ServedReporter {
-    fn begins(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
+impl ResponseObserver for ServedReporter {
+    fn response_headers(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
         let value = match head.served {
             Served::Unknown => Bytes::from_static(b"fail: missing envoy lb metadata"),
             Served::Missing => Bytes::from_static(b"fail: missing destination endpoint served metadata"),

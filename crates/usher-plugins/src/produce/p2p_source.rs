@@ -17,7 +17,7 @@ use usher_plugin::{
 /// `p2p-source-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("p2p-source-producer", &[Kind::DataProducer, Kind::PreRequest],
-    "Names in the header x-kv-cache-source-host-port from which other pod the one that computes a prompt can take what that has cached of it.",
+    "Names in the header x-kv-cache-source-host-port the pod from which the prefill pod can fetch cached blocks of the prompt.",
     Build::Reading(build)).takes::<P2pSourceParams>().alpha()
     .when("Pods that can take cached blocks from each other faster than they compute them.");
 

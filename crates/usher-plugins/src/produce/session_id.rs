@@ -10,13 +10,13 @@ use usher_core::request::{Headers, MAX_NAME};
 use usher_plugin::data::SessionId;
 use usher_plugin::params::header_name;
 use usher_plugin::{
-    Build, BuildContext, Facts, Key, Kind, PluginParts, PluginType, Producer, Situation, beta,
+    Build, BuildContext, DataProducer, Facts, Key, Kind, PluginParts, PluginType, RequestContext, beta,
 };
 
 /// `session-id-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("session-id-producer", &[Kind::DataProducer],
-    "Says which session a request belongs to. Exactly one of its parameters is given.",
+    "Reads the session of a request from a header or a cookie. Exactly one of its parameters is given.",
     Build::Reading(build)).takes::<SessionIdParams>()
     .when("Where a header or a cookie names the session.");
 
@@ -36,7 +36,7 @@ pub struct SessionIdParams {
     /// Lower case once it is read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header_name: Option<String>,
-    /// The cookie in which they do.
+    /// The cookie in which clients name their session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cookie_name: Option<String>,
 }
@@ -87,8 +87,8 @@ impl SessionIdProducer {
     }
 }
 
-impl Producer for SessionIdProducer {
-    fn produce(&self, cx: &Situation<'_>, _candidates: &Candidates, facts: &mut Facts) {
+impl DataProducer for SessionIdProducer {
+    fn produce(&self, cx: &RequestContext<'_>, _candidates: &Candidates, facts: &mut Facts) {
         let headers = &cx.request.headers;
         let SessionIdParams { header_name, cookie_name } = &self.params;
         let header = header_name.as_ref().and_then(|name| headers.text(name));
@@ -129,7 +129,7 @@ mod tests {
         let params = SessionIdParams::decode(&Node::parse(params).unwrap()).unwrap();
         let headers = headers.iter().copied().collect();
         let request = RequestParser::new(headers, &Parsers::new(&[])).without_body();
-        let cx = Situation { request: &request, now_ms: 1, max_age: Duration::ZERO };
+        let cx = RequestContext { request: &request, now_ms: 1, max_age: Duration::ZERO };
         let (mut facts, key) = (Facts::default(), Key::new(3));
         SessionIdProducer::new(params, key).produce(&cx, &Store::default().snapshot().all(), &mut facts);
         facts.get(key).map(|session| session.0.clone())

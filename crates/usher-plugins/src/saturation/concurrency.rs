@@ -18,7 +18,7 @@ use crate::filter::retain;
 /// `concurrency-detector` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("concurrency-detector", &[Kind::SaturationDetector, Kind::Filter],
-    "Says how busy the pool is, by what is under way. As a filter, keeps the endpoints that have room, also when none has.",
+    "Measures the pool's saturation by requests or tokens in flight. As a filter, keeps the endpoints that have room, also when none has.",
     Build::Reading(build)).takes::<ConcurrencyDetectorParams>()
     .when("Servers without metrics, or bursts: it counts what this picker sent.");
 

@@ -19,7 +19,7 @@ use crate::filter::retain_or_all;
 /// `utilization-detector` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("utilization-detector", &[Kind::SaturationDetector, Kind::Filter],
-    "Says how busy the pool is, by waiting queues and KV caches. As a filter, keeps the endpoints that have room, or all when none has.",
+    "Measures the pool's saturation by waiting queues and KV caches. As a filter, keeps the endpoints that have room, or all when none has.",
     Build::Reading(build)).takes::<UtilizationDetectorParams>()
     .when("Part of the default. Declare it for other thresholds.");
 

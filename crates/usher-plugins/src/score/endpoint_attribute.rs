@@ -13,7 +13,7 @@ use usher_plugin::{Build, BuildContext, Context, Kind, PluginParts, PluginType, 
 /// `endpoint-attribute-scorer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("endpoint-attribute-scorer", &[Kind::Scorer],
-    "Scores by a number of the endpoints that the configuration names. Who has not got it, or not lately, scores 0.",
+    "Scores by an endpoint attribute that the configuration names. Endpoints without a recent value score 0.",
     Build::Reading(build)).takes::<EndpointAttributeScorerParams>().alpha()
     .when("A number of yours says how good an endpoint is, such as a GPU's use.");
 

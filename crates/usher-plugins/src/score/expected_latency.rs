@@ -16,8 +16,8 @@ use usher_plugin::{
 };
 
 use crate::latency::{
-    Aims, Ask, Cost, PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, Table, check_throughput, reads_latency,
-    reported, targets,
+    Cost, PEAK_PREFILL_THROUGHPUT, Reader, RequestTargets, SloMetrics, Table, TokenCounts, check_throughput,
+    reads_latency, reported, targets,
 };
 
 use super::readings;
@@ -121,15 +121,21 @@ impl ExpectedLatencyScorer {
         let expected = table.expected(self.reader.kind(cx), cx.request.max_output_tokens);
         // A prompt that another endpoint decodes makes no batch deeper.
         let tighter = if cx.part == Part::Prefill { SmallVec::new() } else { table.tighter(slo.tpot) };
-        let aims = Aims { slo, hits: table.hits(), part: cx.part, output: expected.high, tighter: &tighter };
+        let targets = RequestTargets {
+            slo,
+            hits: table.hits(),
+            part: cx.part,
+            output: expected.high,
+            tighter: &tighter,
+        };
         let places = candidates.iter().zip(candidates.indices());
         let mut least = f64::INFINITY;
         let mut choices: SmallVec<[Choice; 32]> = SmallVec::with_capacity(candidates.len());
         let mut per_wait = Costs::with_capacity(candidates.len());
         for ((endpoint, &position), waiting) in places.zip(out.iter()) {
             let reported = reported(cx, endpoint.load(), f64::from(*waiting));
-            let ask = Ask { uncached: uncached_at(position), prompt, output: expected.mean };
-            let (cost, at) = table.cost_and_outlook(endpoint, &ask, &pool, &reported, &aims);
+            let counts = TokenCounts { uncached: uncached_at(position), prompt, output: expected.mean };
+            let (cost, at) = table.cost_and_outlook(endpoint, &counts, &pool, &reported, &targets);
             least = least.min(cost.wait);
             per_wait.push(cost.per_wait);
             let gain = at.chance - at.harm;
@@ -152,11 +158,11 @@ impl ExpectedLatencyScorer {
         let mut costs: SmallVec<[Cost; 32]> = SmallVec::with_capacity(candidates.len());
         for ((endpoint, &position), waiting) in places.zip(waiting) {
             let reported = reported(cx, endpoint.load(), f64::from(*waiting));
-            let ask = Ask { uncached: uncached_at(position), prompt, output };
+            let counts = TokenCounts { uncached: uncached_at(position), prompt, output };
             let cost = match cx.part {
-                Part::Whole => table.cost(endpoint, &ask, &pool, &reported),
-                Part::Prefill => table.prefill_part(endpoint, &ask, urgency, &reported).cost,
-                Part::Decode => table.decode_part(endpoint, &ask, urgency, &reported).cost,
+                Part::Whole => table.cost(endpoint, &counts, &pool, &reported),
+                Part::Prefill => table.prefill_part(endpoint, &counts, urgency, &reported).cost,
+                Part::Decode => table.decode_part(endpoint, &counts, urgency, &reported).cost,
             };
             least = least.min(cost.wait);
             costs.push(cost);
@@ -189,8 +195,8 @@ impl Scorer for ExpectedLatencyScorer {
         let table = self.reader.read();
         let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
         let (uncached, prompt) = (self.reader.uncached(cx)(position), self.reader.prompt(cx) as f64);
-        let ask = Ask { uncached, prompt, output };
-        Some(table.estimate(endpoint, &ask, &reported(cx, load, waiting)))
+        let counts = TokenCounts { uncached, prompt, output };
+        Some(table.estimate(endpoint, &counts, &reported(cx, load, waiting)))
     }
 }
 

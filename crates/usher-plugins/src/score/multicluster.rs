@@ -12,14 +12,14 @@ use super::endpoint_attribute::{
 /// `multicluster-queue-scorer` in a configuration.
 #[rustfmt::skip]
 pub static QUEUE: PluginType = beta("multicluster-queue-scorer", &[Kind::Scorer],
-    "The shorter the queues of a cluster, the better: of the number llm-d.ai/multicluster-queue-size the smallest scores 1, the largest 0. Who has not got it, or not lately, scores 0. It has to be among the customMetrics of the plugin core-metrics-extractor.",
+    "The shorter the queues of a cluster, the better: of the number llm-d.ai/multicluster-queue-size the smallest scores 1, the largest 0. Clusters without a recent value score 0. It has to be among the customMetrics of the plugin core-metrics-extractor.",
     Build::Reading(multicluster_queue_scorer)).alpha()
     .when("Every endpoint is the gateway of a cluster; as metric, for example, llm_d_epp_average_queue_size.");
 
 /// `multicluster-kv-cache-utilization-scorer` in a configuration.
 #[rustfmt::skip]
 pub static KV_CACHE: PluginType = beta("multicluster-kv-cache-utilization-scorer", &[Kind::Scorer],
-    "The emptier the KV caches of a cluster, the better: 1 minus the number llm-d.ai/multicluster-kv-cache-utilization. Who has not got it, or not lately, scores 0. It has to be among the customMetrics of the plugin core-metrics-extractor.",
+    "The emptier the KV caches of a cluster, the better: 1 minus the number llm-d.ai/multicluster-kv-cache-utilization. Clusters without a recent value score 0. It has to be among the customMetrics of the plugin core-metrics-extractor.",
     Build::Reading(multicluster_kv_cache_scorer)).alpha()
     .when("As multicluster-queue-scorer; as metric, for example, llm_d_epp_average_kv_cache_utilization.");
 

@@ -87,7 +87,7 @@ fn small(part: u8, content: &[u8], out: &mut Outbox) {
     telling(part, content, &[], out);
 }
 
-/// The same with numbers beside it.
+/// A message with this part and dynamic metadata.
 fn telling(part: u8, content: &[u8], attributes: &[Attribute], out: &mut Outbox) {
     let metadata = attributes_metadata(attributes);
     let length = field_len(content.len()) + metadata.len();

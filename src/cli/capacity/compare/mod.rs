@@ -64,13 +64,13 @@ pub(super) struct CompareArgs {
     /// Requests at most. Default: all of them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_REQUESTS), help_heading = "Requests")]
     requests: Option<u64>,
-    /// The trace, so many times as fast.
+    /// Speed of the trace, as a multiple of the recorded one.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = above_zero, help_heading = "Requests")]
     speed: f64,
     /// Refused: what --speed was called.
     #[arg(long, hide = true)]
     rate: Option<String>,
-    /// Limit on the time to the first token of a good response.
+    /// TTFT limit of a good response.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration, help_heading = "Requests")]
     ttft_limit: Duration,
 

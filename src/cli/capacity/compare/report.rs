@@ -8,7 +8,7 @@ use crate::replay::{Latency, ScaleComparison, ScaleSummary};
 use usher_terminal::{Column, grouped, line, paragraph, table};
 
 /// Titles above columns.
-const FIRST: &str = "first token, s";
+const TTFT: &str = "TTFT, s";
 const PODS: &str = "pods";
 
 /// The result and where its requests are from.
@@ -36,9 +36,9 @@ impl Display for Report<'_> {
         let in_time = format!("≤ {ttft_limit_s} s");
         let columns = [
             Column::text(""),
-            Column::number(&in_time).of(FIRST),
-            Column::number("p50").of(FIRST),
-            Column::number("p99").of(FIRST),
+            Column::number(&in_time).of(TTFT),
+            Column::number("p50").of(TTFT),
+            Column::number("p99").of(TTFT),
             Column::number("refused"),
             Column::number("pod-s"),
             Column::number("mean").of(PODS),
@@ -51,7 +51,7 @@ impl Display for Report<'_> {
         paragraph(
             f,
             format_args!(
-                "≤ {ttft_limit_s} s: requests whose first token came in this time. pod-s: pod-seconds, from when a pod \
+                "≤ {ttft_limit_s} s: requests with such a TTFT. pod-s: pod-seconds, from when a pod \
                  is asked for until it is gone. back: changes of the number of pods the other way than the one before."
             ),
         )?;
@@ -113,6 +113,6 @@ mod tests {
         let report = Report { source: "tests/data/mooncake.jsonl", speed: 2.0, seed: 0, comparison };
         assert_eq!(misfits(&report), Vec::<String>::new());
         let wide = format!("{report:80}");
-        assert!(wide.contains("first token, s") && wide.contains("\nHPA  "), "a table: {wide}");
+        assert!(wide.contains("TTFT, s") && wide.contains("\nHPA  "), "a table: {wide}");
     }
 }

@@ -100,7 +100,7 @@ impl Page {
         }
     }
 
-    /// Checks that need a root mended.
+    /// Checks that need a root fixed.
     fn folded(&mut self, root: &Root<'_>) {
         let is_own = |name: &str| root.findings.iter().any(|(check, _)| *check == name);
         let others = root.needed_by.iter().filter(|(name, _)| !is_own(name)).map(|(name, found)| {
@@ -115,7 +115,7 @@ impl Page {
         }
     }
 
-    /// A finding that follows from no other: what was seen, why it matters, and how to mend it.
+    /// A finding that follows from no other: what was seen, why it matters, and how to fix it.
     fn finding(&mut self, root: &Root<'_>) {
         let mark = match root.rule.severity {
             Severity::Warning => Mark::Warning,
@@ -148,7 +148,7 @@ impl Page {
         let [ok, warning, wrong, skipped] = report.counts();
         let first = roots.first().map_or("", |root| root.rule.code);
         let (mark, said) = if wrong > 0 {
-            (Mark::Wrong, format!("Something is wrong: mend {first} first"))
+            (Mark::Wrong, format!("Something is wrong: fix {first} first"))
         } else if warning > 0 {
             (Mark::Warning, format!("Nothing is wrong, but look at {first}"))
         } else if ok == 0 {

@@ -53,7 +53,7 @@ x picker-unreachable (picker)
 ";
     let text = text(&away(), Terminal::default());
     assert!(text.starts_with(expected), "{text}");
-    let verdict = "\n\nx Something is wrong: mend picker-unreachable first \
+    let verdict = "\n\nx Something is wrong: fix picker-unreachable first \
                    (checks: 1 ok, 2 with warnings, 2 wrong, 4 skipped).\n";
     assert!(text.ends_with(verdict), "{text}");
 }

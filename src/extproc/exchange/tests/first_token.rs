@@ -1,11 +1,11 @@
 use super::protos::{Chunk, GenerateRequest, GenerateResponse, Response, framed};
 use super::*;
 use crate::schedule::{
-    Context, Decision, Effects, Follower, Header, PreRequest, ResponseHead, StagesBuilder,
+    Context, Decision, Effects, Header, PreRequest, ResponseHead, ResponseObserver, StagesBuilder,
 };
 use std::sync::Mutex;
 
-/// Calls of a follower: `stream` or `no stream` when the response begins, and `token`.
+/// Calls of an observer: `stream` or `no stream` when the response begins, and `token`.
 #[derive(Clone, Default)]
 struct Calls(Arc<Mutex<Vec<&'static str>>>);
 
@@ -18,12 +18,12 @@ impl Calls {
 
 impl PreRequest for Calls {
     fn decided(&self, _cx: &Context<'_>, _decision: &Decision, effects: &mut Effects) {
-        effects.follow(self.clone());
+        effects.observe(self.clone());
     }
 }
 
-impl Follower for Calls {
-    fn begins(&mut self, head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
+impl ResponseObserver for Calls {
+    fn response_headers(&mut self, head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
         self.0.lock().unwrap().push(if head.is_stream { "stream" } else { "no stream" });
     }
 
@@ -32,8 +32,8 @@ impl Follower for Calls {
     }
 }
 
-/// An exchange whose responses are followed.
-fn followed() -> (Harness, Calls) {
+/// An exchange whose responses are observed.
+fn observed() -> (Harness, Calls) {
     let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
     let (calls, mut stages) = (Calls::default(), StagesBuilder::new(&metrics));
     stages.pre_request(&PluginId::new("calls", "calls"), Arc::new(calls.clone()));
@@ -60,7 +60,7 @@ fn first_tokens_are_seen_only_in_streamed_responses() {
         (Some(Mode::OneToOne), true, "no stream"),
     ];
     for (mode, event_stream, expected) in table {
-        let (mut harness, calls) = followed();
+        let (mut harness, calls) = observed();
         let modes = mode.map(|response| Modes { request: Mode::FullDuplex, response });
         harness.send_message(Message { modes, ..message(headers(&POST, true)) }).unwrap();
         harness.send(begin_response(event_stream)).unwrap();
@@ -93,7 +93,7 @@ fn followers_are_notified_once_of_the_first_token() {
         (chat, false, &[""], None),
     ];
     for (path, event_stream, chunks, want) in table {
-        let (mut harness, calls) = followed();
+        let (mut harness, calls) = observed();
         harness.send(headers(&[(":path", path)], false)).unwrap();
         let prompt =
             r#"{"model":"m","prompt":"hi","input":"hi","messages":[{"role":"user","content":"hi"}]}"#;
@@ -117,7 +117,7 @@ fn grpc_response_is_a_stream_when_requested() {
         Bytes::from(framed(&GenerateResponse { response: Some(Response::Chunk(chunk)) }))
     };
     for (stream, want) in [(true, [&[] as &[&str], &["token"]]), (false, [&["token"], &[]])] {
-        let (mut harness, calls) = followed();
+        let (mut harness, calls) = observed();
         harness.send(headers(&[(":path", "/vllm.grpc.engine.VllmEngine/Generate")], false)).unwrap();
         let data = framed(&GenerateRequest { stream, ..GenerateRequest::default() });
         harness.send(Event::RequestBody { data: Bytes::from(data).into(), end_of_stream: true }).unwrap();

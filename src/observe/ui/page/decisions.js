@@ -36,7 +36,7 @@ function row(decision) {
     cell('Decided', 'time', clock(decision.decided_unix_ms)),
     cell('Model', 'name', decision.model || '–'),
     sent,
-    cell('First token', 'number', typeof outcome?.first_token === 'number' ? seconds(outcome.first_token) : '–'),
+    cell('TTFT', 'number', typeof outcome?.first_token === 'number' ? seconds(outcome.first_token) : '–'),
     cell('Result', level, result(decision)));
 }
 

@@ -45,8 +45,8 @@ function response({ outcome, slow }) {
   const grpc = outcome.grpc_status === null ? '' : `, gRPC status ${outcome.grpc_status}`;
   const by = outcome.served_by === null ? '' : ` from ${outcome.served_by}`;
   const parts = [`${status}${grpc}${by}, ${outcome.ending} after ${seconds(outcome.total)}${isToken ? '' : said}`];
-  if (isToken) parts.push(`first token after ${seconds(outcome.first_token)}${said}`);
-  if (outcome.per_token !== null) parts.push(`${seconds(outcome.per_token)} per token`);
+  if (isToken) parts.push(`TTFT ${seconds(outcome.first_token)}${said}`);
+  if (outcome.per_token !== null) parts.push(`TPOT ${seconds(outcome.per_token)}`);
   if (outcome.output_tokens !== null) parts.push(`${grouped(outcome.output_tokens)} tokens`);
   if (outcome.cached_tokens !== null) {
     const all = outcome.prompt_tokens === null ? '' : ` of ${grouped(outcome.prompt_tokens)}`;
@@ -56,8 +56,8 @@ function response({ outcome, slow }) {
 }
 
 function parts(expected) {
-  return `first token after ${seconds(expected.first_token)} (slot ${seconds(expected.slot_wait)}, prompts before it ${seconds(expected.queued)}, ` +
-    `${grouped(Math.max(0, expected.uncached_tokens))} uncached tokens ${seconds(expected.prefill)}), ${seconds(expected.per_token)} per token`;
+  return `TTFT ${seconds(expected.first_token)} (slot ${seconds(expected.slot_wait)}, prompts before it ${seconds(expected.queued)}, ` +
+    `${grouped(Math.max(0, expected.uncached_tokens))} uncached tokens ${seconds(expected.prefill)}), TPOT ${seconds(expected.per_token)}`;
 }
 
 function expectations(profile, outcome) {

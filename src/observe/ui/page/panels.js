@@ -5,9 +5,9 @@ const SVG = 'http://www.w3.org/2000/svg';
 
 const TILES = [
   ['requests', 'Requests per second'],
-  ['first', 'First token'],
-  ['token', 'Each token after it'],
-  ['whole', 'Whole request'],
+  ['first', 'TTFT'],
+  ['token', 'TPOT'],
+  ['whole', 'E2E latency'],
   ['hits', 'Prompt tokens cached'],
   ['flight', 'Under way'],
 ];

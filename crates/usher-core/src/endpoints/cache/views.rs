@@ -18,8 +18,8 @@ pub(super) struct Held {
     /// Time at which they were found, since the start of the clock.
     pub(super) found: Duration,
     candidates: Candidates,
-    /// The same for the threads of each part, so that counting who uses them takes no
-    /// turns with other threads. Made when the first of them asks.
+    /// Clones with a reference count per group of threads, so that counting doesn't contend with other
+    /// groups. Made at a group's first use.
     apart: [OnceLock<Candidates>; PARTS],
 }
 

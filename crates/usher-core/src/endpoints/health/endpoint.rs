@@ -161,9 +161,9 @@ impl Health {
                 outliers.ejected(failure);
                 tracing::warn!(endpoint = %self.id, reason = %failure, "endpoint ejected; it gets probes only");
             }
-            Change::Recovered(after_ms) => {
+            Change::Recovered(ejected_ms) => {
                 outliers.recovered();
-                tracing::info!(endpoint = %self.id, after_ms, "ejected endpoint works again");
+                tracing::info!(endpoint = %self.id, ejected_ms, "ejected endpoint works again");
             }
         }
     }

@@ -8,7 +8,7 @@ pub(super) const SIZES: usize = 8;
 /// Kinds of responses that are told apart: a stream, and whole responses by the client's
 /// limit on tokens.
 const RESPONSES: usize = 7;
-/// The same for text, and for requests that take work which the size of their body doesn't show.
+/// Kinds of responses to text, and to requests whose work doesn't show in the size of their body.
 const KINDS: usize = 2 * RESPONSES;
 /// Responses of a class before their times say anything.
 const ENOUGH: u32 = 8;
@@ -43,7 +43,7 @@ impl RequestClass {
         Self { size: size.min(SIZES as u32 - 1) as u8, kind }
     }
 
-    /// The same with images, videos or clips in the request or its response. What those take has
+    /// The class of requests with images, videos or clips, in the request or its response. Their work has
     /// little to do with the size of the body: a link to an image is short.
     #[must_use]
     pub fn with_media(self) -> Self {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn media_and_text_are_learned_apart() {
+    fn media_and_text_are_learned_separately() {
         let mut times = FirstBytes::default();
         let text = RequestClass::of(900, true, None);
         let image = text.with_media();

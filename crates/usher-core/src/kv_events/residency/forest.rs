@@ -138,12 +138,12 @@ impl Forest {
         self.blocks.touch(&found);
     }
 
-    /// The same before as many blocks are inserted.
+    /// Prefetches memory for inserting so many blocks.
     pub(super) fn touch_free(&self, count: usize) {
         self.blocks.touch_free(count.min(AHEAD));
     }
 
-    /// The same before as many unheld blocks are forgotten.
+    /// Prefetches memory for forgetting so many unheld blocks.
     pub(super) fn touch_remembered(&self, count: usize) {
         let mut next = SmallVec::<[At; AHEAD]>::new();
         for tail in self.blocks.coldest_first(List::Remembered) {

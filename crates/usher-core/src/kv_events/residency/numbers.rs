@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_are_spread() {
+    fn neighbouring_numbers_hash_to_distant_slots() {
         for seed in (0..20).map(Seed) {
             let top: BTreeSet<u64> = (0..512u64).map(|number| seed.hash_one(number) >> 57).collect();
             let low: BTreeSet<u64> = (0..512u64).map(|number| seed.hash_one(number << 32) & 0x7f).collect();

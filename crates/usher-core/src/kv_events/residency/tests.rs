@@ -307,7 +307,7 @@ fn adapters_salts_and_images_share_no_blocks() {
 }
 
 #[test]
-fn smaller_blocks_count_when_they_fill_ours() {
+fn small_engine_blocks_count_once_they_fill_an_index_block() {
     let mut bench = Bench::of_tokens(4);
     bench.store("ab", 2, None, &[1], &[]).unwrap();
     assert!(bench.held.is_empty());
@@ -327,7 +327,7 @@ fn smaller_blocks_count_when_they_fill_ours() {
 }
 
 #[test]
-fn larger_and_odd_blocks_are_cut_into_ours() {
+fn engine_blocks_of_any_size_are_split_into_index_blocks() {
     let mut bench = Bench::of_tokens(4);
     bench.store("abcdefgh", 8, None, &[1], &[]).unwrap();
     assert_eq!(bench.matched("abcdefghijkl"), [0, 0]);
@@ -342,7 +342,7 @@ fn larger_and_odd_blocks_are_cut_into_ours() {
 }
 
 #[test]
-fn blocks_behind_the_inside_of_ours_take_more_room() {
+fn blocks_starting_inside_an_index_block_take_more_memory() {
     let bytes = |text: &str| {
         let mut bench = Bench::of_tokens(4);
         let (first, second) = text.split_at(text.len() / 2);

@@ -151,7 +151,7 @@ fn a_gap_is_replayed_from_the_last_known_message() {
 }
 
 #[test]
-fn inputs_of_other_replays_and_connections_do_nothing() {
+fn inputs_of_stale_replays_and_connections_are_ignored() {
     let mut bench = Bench::at(REPLAYING, 3);
     bench.live(1, 5);
     for input in [
@@ -349,7 +349,7 @@ fn live_messages_without_room_are_replayed_later() {
 }
 
 #[test]
-fn a_sleeping_engine_holds_nothing() {
+fn blocks_of_a_sleeping_engine_are_dropped_at_once() {
     let mut bench = Bench::at(PLAIN, 3);
     assert_eq!(bench.input(Input::Asleep), ["reset 2 complete"]);
     assert!(bench.input(Input::Asleep).is_empty());

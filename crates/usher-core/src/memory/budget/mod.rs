@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use tokio::sync::Semaphore;
 
 use super::refusals::Refusals;
-use super::replying::STREAM;
+use super::stream_state::STREAM;
 use super::unread::Unread;
 use super::uploads::Uploads;
 use super::watch::Watch;

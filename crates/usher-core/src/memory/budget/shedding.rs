@@ -33,7 +33,7 @@ impl Budget {
                     return 0;
                 }
                 // One that isn't known yet counts as that of a request without an objective.
-                self.uploads.give_up_slow(missing.saturating_add(limit / 16), priority.unwrap_or(0))
+                self.uploads.abort_slow(missing.saturating_add(limit / 16), priority.unwrap_or(0))
             });
         }
         if total > limit.saturating_add(leaving().min(beyond(limit))) { Err(Full) } else { Ok(()) }
@@ -55,7 +55,7 @@ impl Budget {
 
     /// Gives up streams on which nothing has come while more is used than the limit says: whoever comes
     /// then is refused before it can ask for room.
-    pub(in crate::memory) fn give_up_silent(&self) {
+    pub(in crate::memory) fn abort_silent(&self) {
         let limit = self.limit.load(Relaxed);
         if self.total() <= limit {
             return;
@@ -65,7 +65,7 @@ impl Budget {
             if missing == 0 {
                 return 0;
             }
-            self.uploads.give_up_slow(missing.saturating_add(limit / 16), i32::MIN)
+            self.uploads.abort_slow(missing.saturating_add(limit / 16), i32::MIN)
         });
     }
 

@@ -32,7 +32,7 @@ impl Budget {
             return Err(NoRoom { room, least: Self::process_that_counts(needed) });
         }
         let mut held = Reservation::new(self, Kind::Tokenizers);
-        // No request is given up for it.
+        // No request is aborted for it.
         held.set(loading);
         Ok(held)
     }

@@ -1,4 +1,4 @@
-//! Requests of which some is missing, and streams that end as they were given up.
+//! Requests of which some is missing, and streams that end as they were aborted.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -23,23 +23,23 @@ impl Budget {
         self.uploads.begin(0, None, stream)
     }
 
-    /// Checks all bodies, and gives up those of which nothing came for `timeout`.
+    /// Checks all bodies, and aborts those of which nothing came for `timeout`.
     pub fn look_at_uploads(&self, now: Instant, timeout: Option<Duration>) {
         self.uploads.look(now, timeout);
     }
 
-    /// Resets streams that were given up some time ago and haven't ended.
-    pub(in crate::memory) fn look_at_given_up(&self, now: Instant) {
-        let given_up = &self.uploads.given_up;
-        let new = given_up.take_new();
+    /// Resets streams that were aborted some time ago and haven't ended.
+    pub(in crate::memory) fn look_at_aborted(&self, now: Instant) {
+        let aborted = &self.uploads.aborted;
+        let new = aborted.take_new();
         // Without the lock, as there may be many.
         let found = if new.is_empty() { Vec::new() } else { self.streams_of(&new) };
-        given_up.look(&found, now);
+        aborted.look(&found, now);
     }
 }
 
-/// Periodically checks incomplete bodies, streams that were refused or given up, and those
-/// whose replies nobody takes. Bodies of which nothing came for `timeout` are given up; without it none is for that.
+/// Periodically checks incomplete bodies, streams that were refused or aborted, and those
+/// whose replies nobody takes. Bodies of which nothing came for `timeout` are aborted; without it none is for that.
 pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
     let interval = timeout.map_or(LOOK, |timeout| (timeout / 4).clamp(Duration::from_millis(10), LOOK));
     let mut ticks = tokio::time::interval(interval);
@@ -52,9 +52,9 @@ pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
             _ = ticks.tick() => {
                 let now = Instant::now();
                 budget.look_at_uploads(now, timeout);
-                budget.give_up_silent();
+                budget.abort_silent();
                 budget.look_at_refusals(now);
-                budget.look_at_given_up(now);
+                budget.look_at_aborted(now);
             }
             _ = seconds.tick() => budget.look_at_replies(),
         }

@@ -145,7 +145,7 @@ impl Ports {
         Some(())
     }
 
-    /// The same with the admin server at this port, if it is free and none of them.
+    /// These ports, with the admin server at `admin` if that is free and none of them.
     fn with_admin(self, admin: u16) -> Self {
         let is_ours = self.all().contains(&admin);
         if is_ours || TcpListener::bind(local(admin)).is_err() { self } else { Self { admin, ..self } }

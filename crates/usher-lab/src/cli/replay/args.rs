@@ -102,9 +102,9 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SHARE", value_parser = share, help_heading = "Requests")]
     pub utilization: Option<f64>,
 
-    /// A latency class, such as 500ms/25ms: the time to the first token and the time per output
-    /// token that its requests name as their targets and are judged by. Given several times,
-    /// each request is of one of them, all equally probable.
+    /// A latency class, such as 500ms/25ms: TTFT and TPOT that its requests name as their targets
+    /// and are judged by. Given several times, each request is of one of them, all equally
+    /// probable.
     #[arg(long, value_name = "TTFT/TPOT", value_parser = latency_class, help_heading = "Requests")]
     pub latency_class: Vec<LatencyClass>,
     /// Send requests without the targets of their class, and judge them by these.
@@ -122,8 +122,8 @@ pub struct ReplayArgs {
     #[command(flatten, next_help_heading = "Servers")]
     pub engine: EngineArgs,
     /// Bytes per second between servers by what their labels share, such as host=200G,
-    /// rack=50G,zone=12.5G,region=3.125G,none=1.25G, which are the defaults, for prompts
-    /// that another server computes than responds. 0: moving a prompt costs nothing.
+    /// rack=50G,zone=12.5G,region=3.125G,none=1.25G, which are the defaults, for KV caches
+    /// transferred from prefill to decode servers. 0: transfers cost nothing.
     #[arg(
         long,
         default_value = "",
@@ -132,7 +132,7 @@ pub struct ReplayArgs {
         help_heading = "Servers"
     )]
     pub links: Links,
-    /// Bytes of keys and values per token of a prompt that moves.
+    /// KV cache bytes per prompt token that is transferred.
     #[arg(long, default_value_t = KV_BYTES_PER_TOKEN, value_name = "BYTES", help_heading = "Servers")]
     pub kv_bytes_per_token: u64,
     /// All policies on all workloads.

@@ -37,7 +37,7 @@ pub fn run(args: &ReplayArgs, build: &Build<'_>) -> Result<(), CliError> {
     // Only a terminal gets it: elsewhere nobody would read it.
     let mut progress = io::stderr().is_terminal().then(Progress::default);
     let mut shown = Instant::now();
-    let measured = plan.recorded.as_ref().map(|recorded| &recorded.fates);
+    let measured = plan.recorded.as_ref().map(|recorded| &recorded.outcomes);
     let comparison = replay(&plan.settings, measured, build, |done| {
         if let Some(progress) = &mut progress
             && shown.elapsed() >= PAUSE

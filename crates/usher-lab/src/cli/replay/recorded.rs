@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::replay::{Arrival, Constants, Fates, Fit, Fixed, Interconnect, Recording, Server, fit};
+use crate::replay::{Arrival, Constants, Fit, Fixed, Interconnect, Recording, RequestOutcomes, Server, fit};
 use crate::sim::EngineConfig;
 use usher_terminal::{line, paragraph};
 
@@ -23,7 +23,7 @@ pub struct Fitted {
     pub notes: Vec<String>,
     /// Measured outcomes, in the order of arrival.
     #[serde(skip)]
-    pub fates: Fates,
+    pub outcomes: RequestOutcomes,
 }
 
 impl Fitted {
@@ -71,16 +71,17 @@ impl Wanted<'_> {
         };
         let mut servers = recording.servers(self.engine);
         let fit = fit(&recording, &mut servers, self.interconnect, given, self.fixed);
-        let (arrivals, fates) = (recording.arrivals(self.seed), recording.fates());
+        let (arrivals, outcomes) = (recording.arrivals(self.seed), recording.outcomes());
         let mut notes = recording.notes;
-        let all = fates.requests.iter().filter(|fate| !fate.refused).count();
-        let measured = fates.requests.iter().filter(|fate| !fate.refused && fate.first.is_some()).count();
+        let all = outcomes.requests.iter().filter(|outcome| !outcome.refused).count();
+        let measured =
+            outcomes.requests.iter().filter(|outcome| !outcome.refused && outcome.first.is_some()).count();
         if measured < all {
             notes.push(format!(
-                "recorded: {measured} of {all} responses have a first token that was measured; the others are in no time of its row and count as not good"
+                "recorded: {measured} of {all} responses have a measured TTFT; the others are left out of the times of its row, and count as not good"
             ));
         }
-        Ok((servers, arrivals, Fitted { fit, notes, fates }))
+        Ok((servers, arrivals, Fitted { fit, notes, outcomes }))
     }
 }
 
@@ -112,9 +113,7 @@ impl Display for Fitted {
             line(
                 f,
                 "error",
-                format_args!(
-                    "first token {ttft}, per output token {tpot} (medians, of the recorded picks replayed){verdict}"
-                ),
+                format_args!("TTFT {ttft}, TPOT {tpot} (medians, of the recorded picks replayed){verdict}"),
             )?;
         }
         for note in unfitted.iter().chain(&self.notes) {

@@ -14,20 +14,20 @@ use usher_terminal::{Column, PAGE, grouped, line, paragraph, table};
 const LONGEST_NAME: usize = 24;
 
 /// Titles above the columns of times.
-const FIRST: &str = "first token, s";
-const EACH: &str = "per output token, ms";
-const ALL: &str = "all, s";
+const TTFT: &str = "TTFT, s";
+const TPOT: &str = "TPOT, ms";
+const E2E: &str = "E2E, s";
 
 /// Times of the requests.
 const TIMES: [Column<'_>; 8] = [
     Column::text(""),
-    Column::number("p50").of(FIRST),
-    Column::number("p90").of(FIRST),
-    Column::number("p99").of(FIRST),
-    Column::number("p50").of(EACH),
-    Column::number("p90").of(EACH),
-    Column::number("p99").of(EACH),
-    Column::number("p90").of(ALL),
+    Column::number("p50").of(TTFT),
+    Column::number("p90").of(TTFT),
+    Column::number("p99").of(TTFT),
+    Column::number("p50").of(TPOT),
+    Column::number("p90").of(TPOT),
+    Column::number("p99").of(TPOT),
+    Column::number("p90").of(E2E),
 ];
 
 /// Requests in time, and where requests went.
@@ -94,9 +94,10 @@ impl Display for Report<'_> {
         paragraph(
             f,
             format_args!(
-                "good: first token within {ttft_limit_s} s and at most {tpot_limit_ms} ms per token after it; per \
-                 s: good ones. hits: prompt tokens that a server's prefix cache had. busiest: prompt tokens computed \
-                 by the busiest server, by the mean. differ: requests sent elsewhere than by the first line."
+                "E2E: until the last token. good: TTFT of {ttft_limit_s} s or less and TPOT of {tpot_limit_ms} ms or \
+                 less; per s: good ones. hits: prompt tokens that a server's prefix cache had. busiest: prompt \
+                 tokens computed by the busiest server, by the mean. differ: requests sent elsewhere than by the \
+                 first line."
             ),
         )?;
         classes(f, policies, &names, width)?;
@@ -285,7 +286,7 @@ mod tests {
         assert_eq!(misfits(&report), Vec::<String>::new());
         let text = report.to_string();
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        assert!(text.contains("first token, s  per output token, ms  all, s\n"), "{text}");
+        assert!(text.contains("TTFT, s"), "{text}");
         assert!(text.contains("\nrefused by round-robin: "), "{text}");
         assert!(text.contains("\ngood of the class of "), "{text}");
     }

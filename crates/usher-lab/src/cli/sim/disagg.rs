@@ -7,33 +7,31 @@ use clap::Args;
 use crate::sim::{DisaggConfig, KV_BYTES_PER_TOKEN, Links, Peer, Role};
 use usher_core::config::units::parse_duration;
 
-/// Division of the work of requests among servers, and where they are.
-///
-/// A list is gone through again and again: with two names the servers have them in turns.
+/// Roles and locations of the servers. Lists are assigned to servers round robin.
 #[derive(Debug, Clone, Args)]
 pub struct DisaggArgs {
-    /// Roles of the servers, in turns: prefill, decode, both or encode. A role is a server's
-    /// label in the endpoints file; servers do whatever they are asked to.
+    /// Roles of the servers, assigned round robin: prefill, decode, both or encode. A role is a
+    /// server's label in the endpoints file; servers do whatever they are asked to.
     #[arg(long, value_delimiter = ',', value_name = "ROLES")]
     pub roles: Vec<Role>,
-    /// Names of the hosts that the servers are on, in turns.
+    /// Hosts of the servers, assigned round robin.
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub hosts: Vec<String>,
-    /// Names of the racks that they are in, in turns.
+    /// Racks of the servers, assigned round robin.
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub racks: Vec<String>,
-    /// Names of the zones that they are in, in turns.
+    /// Zones of the servers, assigned round robin.
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub zones: Vec<String>,
-    /// Names of the regions that they are in, in turns.
+    /// Regions of the servers, assigned round robin.
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub regions: Vec<String>,
     /// Bytes per second between servers by what they share, such as host=200G,rack=50G,
-    /// zone=12.5G,region=3.125G,none=1.25G, which are the defaults. 0: moving a prompt
-    /// costs nothing.
+    /// zone=12.5G,region=3.125G,none=1.25G, which are the defaults. 0: KV cache transfers
+    /// cost nothing.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "LINKS")]
     pub links: Links,
-    /// Bytes of keys and values per token of a prompt that moves.
+    /// KV cache bytes per prompt token that is transferred.
     #[arg(long, default_value_t = KV_BYTES_PER_TOKEN, value_name = "BYTES")]
     pub kv_bytes_per_token: u64,
     /// Time to encode an image, such as 50ms. 0: images cost nothing.

@@ -1,4 +1,4 @@
-//! Flags of servers that tell what is in their KV caches.
+//! Flags of servers that publish KV events.
 
 use clap::Args;
 
@@ -11,7 +11,7 @@ pub struct KvEventsArgs {
     /// same port of the others.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub kv_events_port: Option<u16>,
-    /// Port, counted likewise, that replays KV events.
+    /// Port of the first server for replays of KV events; the others follow as for --kv-events-port.
     #[arg(long, value_name = "PORT", requires = "kv_events_port", value_parser = clap::value_parser!(u16).range(1..))]
     pub kv_replay_port: Option<u16>,
     /// Publish KV events to a subscriber at this address, such as tcp://127.0.0.1:5557.

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_equal_or_apart() {
+    fn split_block_runs_never_partly_overlap() {
         let mut requests = [request(&[(0, 9)]), request(&[(0, 3), (20, 2)]), request(&[(5, 4), (21, 0)])];
         assert_eq!(split(&mut requests), 3);
         let parts: Vec<_> = requests.iter().map(|request| request.blocks.clone()).collect();

@@ -57,7 +57,7 @@ pub enum ReadError {
     Span {
         /// File and number of the line of the first request.
         first: (String, usize),
-        /// The same of the last request.
+        /// File and number of the line of the last request.
         last: (String, usize),
         /// Time between them.
         span: Duration,

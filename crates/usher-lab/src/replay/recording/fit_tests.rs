@@ -10,12 +10,17 @@ use super::tests::{FILE, endpoint, header, of, request, text};
 use super::*;
 use crate::replay::configured::{Build, BuildError};
 use crate::replay::{
-    Fates, Interconnect, Picker, Policy, Reading, Requests, Server, Workload, World, utilize,
+    Interconnect, Picker, Policy, Reading, RequestOutcomes, Requests, Server, Workload, World, utilize,
 };
 use crate::sim::{EngineConfig, ModelKind};
 
 /// A recording that these servers, one of two times slower, write under a policy.
-fn production(engine: &EngineConfig, servers: usize, share: f64, delay: Duration) -> (Recording, Fates) {
+fn production(
+    engine: &EngineConfig,
+    servers: usize,
+    share: f64,
+    delay: Duration,
+) -> (Recording, RequestOutcomes) {
     let mut servers = Server::equal(servers, engine);
     if let Some(last) = servers.last_mut() {
         last.slow_down(2.0);
@@ -27,25 +32,29 @@ fn production(engine: &EngineConfig, servers: usize, share: f64, delay: Duration
     let no_build: &Build<'_> = &|_, _, _, _| Err(BuildError::Config(ConfigError::new("no")));
     let (picker, _) = Picker::new(&Policy::Random, &servers, reading, 5, no_build).unwrap();
     let world = World::new(picker, &servers, Interconnect::default(), requests).unwrap();
-    let fates = world.with_gateway_delay(delay).run(|| ());
+    let outcomes = world.with_gateway_delay(delay).run(|| ());
     let mut written = vec![Line::Header(header("r"))];
     written.extend((0u32..).zip(&servers).map(|(id, _)| endpoint(id)));
-    for fate in &fates.requests {
+    for outcome in &outcomes.requests {
         let us = |time: Option<Duration>| u64::try_from(time.unwrap().as_micros()).unwrap();
-        let outcome = Outcome {
+        let recorded = Outcome {
             status: Some(200),
-            first_token_us: Some(us(fate.first)),
-            total_us: us(fate.last),
-            prompt_tokens: Some(fate.prompt_tokens.into()),
-            cached_tokens: Some(fate.cached_tokens.into()),
-            output_tokens: Some(fate.output_tokens.into()),
+            first_token_us: Some(us(outcome.first)),
+            total_us: us(outcome.last),
+            prompt_tokens: Some(outcome.prompt_tokens.into()),
+            cached_tokens: Some(outcome.cached_tokens.into()),
+            output_tokens: Some(outcome.output_tokens.into()),
             ..Outcome::default()
         };
-        let line =
-            request(us(Some(fate.arrived)), fate.server.unwrap() as u32, fate.prompt_tokens.into(), &[]);
-        written.push(of(RequestLine { outcome: Some(outcome), ..line }));
+        let line = request(
+            us(Some(outcome.arrived)),
+            outcome.server.unwrap() as u32,
+            outcome.prompt_tokens.into(),
+            &[],
+        );
+        written.push(of(RequestLine { outcome: Some(recorded), ..line }));
     }
-    (Recording::parse(FILE, text(&written).as_bytes()).unwrap(), fates)
+    (Recording::parse(FILE, text(&written).as_bytes()).unwrap(), outcomes)
 }
 
 const GIVEN: Constants =
@@ -59,8 +68,8 @@ fn fit_recovers_the_constants_of_the_engines() {
         batch_factor: 0.04,
         ..EngineConfig::default()
     };
-    let (recording, fates) = production(&engine, 4, 0.6, Duration::from_millis(15));
-    assert_eq!(recording.fates().requests.len(), fates.requests.len());
+    let (recording, outcomes) = production(&engine, 4, 0.6, Duration::from_millis(15));
+    assert_eq!(recording.outcomes().requests.len(), outcomes.requests.len());
     let mut servers = recording.servers(&EngineConfig::default());
     let fit = fit(&recording, &mut servers, &Interconnect::default(), GIVEN, Fixed::default());
     assert_eq!(fit.unfitted, None);

@@ -266,6 +266,9 @@ fn check(recording: &Recording, bytes: usize) {
     // A run of blocks takes six bytes, and is cut where another one begins or ends.
     assert!(parts <= (bytes / 6).pow(2), "{parts}");
     let servers = recording.servers(&EngineConfig::default());
-    assert_eq!((servers.len(), recording.fates().requests.len()), (recording.members.len(), arrivals.len()));
+    assert_eq!(
+        (servers.len(), recording.outcomes().requests.len()),
+        (recording.members.len(), arrivals.len())
+    );
     assert!(servers.iter().all(|server| server.engine.validate().is_ok()));
 }

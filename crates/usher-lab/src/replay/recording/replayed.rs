@@ -9,7 +9,7 @@ use usher_core::recording::Ending;
 use super::recorded::{Recorded, Recording};
 use crate::replay::servers::Server;
 use crate::replay::workload::{Arrival, LatencyClass, Piece};
-use crate::replay::world::{Fate, Fates};
+use crate::replay::world::{RequestOutcome, RequestOutcomes};
 use crate::sim::EngineConfig;
 
 /// Endpoints that joined in this time were there from the start, as far as anybody knows.
@@ -69,10 +69,10 @@ impl Recording {
     }
 
     /// Outcomes that were measured, in the order of [`Self::arrivals`].
-    pub fn fates(&self) -> Fates {
+    pub fn outcomes(&self) -> RequestOutcomes {
         let mut refusals: BTreeMap<String, u64> = BTreeMap::new();
         let usual = self.median_output();
-        let fate = |request: &Recorded| {
+        let outcome = |request: &Recorded| {
             let outcome = request.outcome.as_ref().filter(|_| request.is_answered());
             let status =
                 request.outcome.as_ref().and_then(|outcome| outcome.status).filter(|status| *status >= 400);
@@ -87,7 +87,7 @@ impl Recording {
             let after = |us: u64| request.waited.saturating_add(Duration::from_micros(us));
             let output = request.output_tokens().unwrap_or(usual).max(1);
             let tokens = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
-            Fate {
+            RequestOutcome {
                 arrived: request.at,
                 server: request.server,
                 prefiller: request.prefiller,
@@ -101,8 +101,8 @@ impl Recording {
                 class: request.targets.map(|(ttft, tpot)| LatencyClass { ttft, tpot, is_named: true }),
             }
         };
-        let requests = self.requests.iter().map(fate).collect();
-        Fates { requests, refusals, ..Fates::default() }
+        let requests = self.requests.iter().map(outcome).collect();
+        RequestOutcomes { requests, refusals, ..RequestOutcomes::default() }
     }
 
     /// Median of generated tokens.

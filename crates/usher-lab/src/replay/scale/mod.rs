@@ -21,7 +21,7 @@ use super::requests::Requests;
 use super::servers::Server;
 use super::summary::{Goodput, Latency, Measure};
 use super::workload::Arrival;
-use super::world::{Fates, Scaling, World};
+use super::world::{RequestOutcomes, Scaling, World};
 use crate::sim::EngineConfig;
 use usher_capacity::Policy;
 use usher_capacity::policy::{Sizing, Total};
@@ -118,21 +118,22 @@ pub fn compare_sizes(
     let hpa = Sizer::Hpa(Hpa::new(role.range, total.metrics.clone()));
     let first = [(Sizer::of(policy), *initial), (hpa, *initial)];
     let mut ways = Vec::new();
-    let mut fates = run(settings, build, &numbers, span, first, |share| progress(share / 2.0))?.into_iter();
-    let summary = |name: String, fates: Option<Fates>| {
-        fates.and_then(|fates| ScaleSummary::of(name, &fates, settings.ttft_limit))
+    let mut outcomes =
+        run(settings, build, &numbers, span, first, |share| progress(share / 2.0))?.into_iter();
+    let summary = |name: String, outcomes: Option<RequestOutcomes>| {
+        outcomes.and_then(|outcomes| ScaleSummary::of(name, &outcomes, settings.ttft_limit))
     };
-    ways.extend(summary(format!("policy {}", policy.name), fates.next()));
-    ways.extend(summary("HPA".to_owned(), fates.next()));
+    ways.extend(summary(format!("policy {}", policy.name), outcomes.next()));
+    ways.extend(summary("HPA".to_owned(), outcomes.next()));
     let own = ways.first();
     let mean = own.map_or(0.0, |own| own.pod_seconds / span.as_secs_f64().max(f64::MIN_POSITIVE));
     let mean = (mean.ceil() as u32).max(1);
     let mut sizes = vec![mean, own.map_or(1, |own| own.largest).max(1)];
     sizes.dedup();
     let fixed = sizes.iter().map(|size| (Sizer::Fixed, *size));
-    let fates = run(settings, build, &numbers, span, fixed, |share| progress(0.5 + share / 2.0))?;
-    for (size, fates) in sizes.iter().zip(fates) {
-        ways.extend(summary(format!("{size} pods"), Some(fates)));
+    let outcomes = run(settings, build, &numbers, span, fixed, |share| progress(0.5 + share / 2.0))?;
+    for (size, outcomes) in sizes.iter().zip(outcomes) {
+        ways.extend(summary(format!("{size} pods"), Some(outcomes)));
     }
     Ok(ScaleComparison {
         requests: arrivals.len() as u64,
@@ -195,7 +196,7 @@ fn run(
     span: Duration,
     ways: impl IntoIterator<Item = (Sizer, u32)>,
     mut progress: impl FnMut(f64),
-) -> Result<Vec<Fates>, ReplayError> {
+) -> Result<Vec<RequestOutcomes>, ReplayError> {
     let ScaleSettings { arrivals, config: (name, config), engine, seed, .. } = settings;
     let reading = Reading { interval: settings.scrape_interval, max_age: settings.metrics_staleness };
     let picking = Picking::Configured(config.clone());
@@ -215,23 +216,23 @@ fn run(
         worlds.push(World::scaled(picker, scaling, Arc::clone(&requests))?);
     }
     let (mut count, all) = (0.0, (arrivals.len() * worlds.len()) as f64);
-    let mut fates = Vec::with_capacity(worlds.len());
+    let mut outcomes = Vec::with_capacity(worlds.len());
     for world in worlds {
-        fates.push(world.run(|| {
+        outcomes.push(world.run(|| {
             count += 1.0;
             progress(count / all);
         }));
     }
-    Ok(fates)
+    Ok(outcomes)
 }
 
 impl ScaleSummary {
-    fn of(name: String, fates: &Fates, ttft_limit: Duration) -> Option<Self> {
-        let fleet = fates.fleet.as_ref()?;
-        let (ttft, in_time) = fates.in_time(Measure { ttft_limit, tpot_limit: Duration::MAX });
+    fn of(name: String, outcomes: &RequestOutcomes, ttft_limit: Duration) -> Option<Self> {
+        let fleet = outcomes.fleet.as_ref()?;
+        let (ttft, in_time) = outcomes.in_time(Measure { ttft_limit, tpot_limit: Duration::MAX });
         Some(Self {
             name,
-            refused: fates.requests.iter().filter(|fate| fate.refused).count() as u64,
+            refused: outcomes.requests.iter().filter(|outcome| outcome.refused).count() as u64,
             ttft,
             in_time,
             pod_seconds: fleet.pod_seconds(),

@@ -13,7 +13,7 @@
 //! another one once it is gone.
 
 mod chain;
-mod fate;
+mod outcome;
 mod resize;
 mod scaling;
 mod state;
@@ -30,14 +30,14 @@ use usher_core::request::usage::Usage;
 use usher_core::request::{Rejection, Served};
 
 pub(super) use chain::Chain;
-pub use fate::{Events, Fate, Fates};
+pub use outcome::{Events, RequestOutcome, RequestOutcomes};
 pub(super) use scaling::Scaling;
 pub use state::{Interconnect, World};
 
 impl World {
     /// Runs to the end of the last request. `progress` is called with every request that
     /// comes.
-    pub fn run(mut self, mut progress: impl FnMut()) -> Fates {
+    pub fn run(mut self, mut progress: impl FnMut()) -> RequestOutcomes {
         let mut to_come = self.to_come;
         while self.step() {
             if self.to_come < to_come {
@@ -68,10 +68,16 @@ impl World {
         true
     }
 
-    fn end(self) -> Fates {
+    fn end(self) -> RequestOutcomes {
         let fleet = self.scaling.map(|scaling| scaling.fleet);
         let latency = self.picker.latency();
-        Fates { requests: self.fates, refusals: self.refusals, events: self.events, fleet, latency }
+        RequestOutcomes {
+            requests: self.outcomes,
+            refusals: self.refusals,
+            events: self.events,
+            fleet,
+            latency,
+        }
     }
 
     /// The request at this position comes.
@@ -81,7 +87,7 @@ impl World {
         let choice = self.picker.pick(position, &self.requests, &self.engines, now);
         let route = choice.as_ref().ok();
         let (server, prefiller) = (route.map(|route| route.server), route.and_then(|route| route.prefiller));
-        self.fates[position] = Fate {
+        self.outcomes[position] = RequestOutcome {
             arrived: now,
             server,
             prefiller,
@@ -89,7 +95,7 @@ impl World {
             prompt_tokens: request.prompt_tokens,
             output_tokens: request.output_tokens,
             class: request.class,
-            ..Fate::default()
+            ..RequestOutcome::default()
         };
         match choice {
             Err(rejection) => self.refuse(position, by_picker(&rejection), now),
@@ -173,7 +179,7 @@ impl World {
 
     /// Sends a request where the route says.
     fn send(&mut self, id: usize, request: &Prepared, route: Route, now: Duration) {
-        let Route { server, prefiller, follower } = route;
+        let Route { server, prefiller, observer } = route;
         let part = |server: usize, kind: Kind| SimRequest {
             id: id as u64,
             prompt_tokens: request.prompt_tokens,
@@ -185,7 +191,7 @@ impl World {
         };
         let whole = part(server, Kind::Whole);
         let prompt = prefiller.map(|prefiller| (prefiller, part(prefiller, Kind::Prefill)));
-        let mut under_way = UnderWay { arrived: now, server, awaits_prompt: None, follower };
+        let mut under_way = UnderWay { arrived: now, server, awaits_prompt: None, observer };
         if let Some((prefiller, prompt)) = prompt {
             let taken = self.engines[prefiller].arrive(prompt, now);
             self.arm(prefiller);
@@ -200,7 +206,7 @@ impl World {
                 self.under_way.insert(id as u64, under_way);
                 return;
             }
-            self.fates[id].computed_by = Some(server);
+            self.outcomes[id].computed_by = Some(server);
         }
         self.respond(under_way, whole, now);
     }
@@ -216,10 +222,10 @@ impl World {
             }
             Err(refusal) => {
                 // A response like any other, but for its status.
-                if let Some(follower) = &mut under_way.follower {
-                    follower.begins(&Served::By(self.picker.address(server)), Verdict::Good, false);
-                    follower.first_token();
-                    follower.ends(&Usage::default());
+                if let Some(observer) = &mut under_way.observer {
+                    observer.response_headers(&Served::By(self.picker.address(server)), Verdict::Good, false);
+                    observer.first_token();
+                    observer.response_complete(&Usage::default());
                 }
                 self.picker.ended(id as usize);
                 self.refuse(id as usize, by_server(refusal), now);
@@ -228,7 +234,7 @@ impl World {
     }
 
     fn refuse(&mut self, id: usize, text: String, now: Duration) {
-        self.fates[id].refused = true;
+        self.outcomes[id].refused = true;
         *self.refusals.entry(text).or_default() += 1;
         self.ended(id, now);
     }
@@ -239,20 +245,24 @@ impl World {
         let Some(mut request) = self.under_way.remove(&output.id) else { return };
         self.picker.set_clock(output.at);
         let seen = (output.at + self.gateway_delay).saturating_sub(request.arrived);
-        let fate = &mut self.fates[id];
+        let outcome = &mut self.outcomes[id];
         if let Some(rest) = request.awaits_prompt.take() {
-            fate.cached_tokens = output.cached_tokens;
+            outcome.cached_tokens = output.cached_tokens;
             return self.respond(request, *rest, output.at);
         }
         if output.generated == 1 {
-            fate.first = Some(seen);
-            if fate.computed_by == fate.server {
-                fate.cached_tokens = output.cached_tokens;
+            outcome.first = Some(seen);
+            if outcome.computed_by == outcome.server {
+                outcome.cached_tokens = output.cached_tokens;
             }
-            let follower = request.follower.as_mut().filter(|_| self.requests.streams());
-            if let Some(follower) = follower {
-                follower.begins(&Served::By(self.picker.address(request.server)), Verdict::Good, true);
-                follower.first_token();
+            let observer = request.observer.as_mut().filter(|_| self.requests.streams());
+            if let Some(observer) = observer {
+                observer.response_headers(
+                    &Served::By(self.picker.address(request.server)),
+                    Verdict::Good,
+                    true,
+                );
+                observer.first_token();
             }
             self.picker.first_token(id);
         }
@@ -260,17 +270,21 @@ impl World {
             self.under_way.insert(output.id, request);
             return;
         }
-        fate.last = Some(seen);
-        if let Some(follower) = &mut request.follower {
+        outcome.last = Some(seen);
+        if let Some(observer) = &mut request.observer {
             if !self.requests.streams() {
-                follower.begins(&Served::By(self.picker.address(request.server)), Verdict::Good, false);
+                observer.response_headers(
+                    &Served::By(self.picker.address(request.server)),
+                    Verdict::Good,
+                    false,
+                );
             }
             let usage = Usage {
-                prompt_tokens: Some(fate.prompt_tokens.into()),
+                prompt_tokens: Some(outcome.prompt_tokens.into()),
                 completion_tokens: Some(output.generated.into()),
-                cached_tokens: Some(fate.cached_tokens.into()),
+                cached_tokens: Some(outcome.cached_tokens.into()),
             };
-            follower.ends(&usage);
+            observer.response_complete(&usage);
         }
         self.picker.ended(id);
         self.ended(id, output.at);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::chain::Chain;
-use super::fate::{Events, Fate};
+use super::outcome::{Events, RequestOutcome};
 use super::scaling::Scaling;
-use crate::replay::configured::Follower;
+use crate::replay::configured::ResponseObserver;
 use crate::replay::policy::Picker;
 use crate::replay::requests::Requests;
 use crate::replay::servers::Server;
@@ -45,7 +45,7 @@ pub(super) struct UnderWay {
     pub(super) server: usize,
     /// Request for that server once another one has computed the prompt; `None`: nothing is awaited.
     pub(super) awaits_prompt: Option<Box<SimRequest>>,
-    pub(super) follower: Option<Box<dyn Follower>>,
+    pub(super) observer: Option<Box<dyn ResponseObserver>>,
 }
 
 /// Links that prompts move over from server to server.
@@ -70,7 +70,7 @@ pub struct World {
     pub(super) due: BinaryHeap<Reverse<(Duration, Due)>>,
     pub(super) under_way: HashMap<u64, UnderWay>,
     pub(super) outputs: Vec<Output>,
-    pub(super) fates: Vec<Fate>,
+    pub(super) outcomes: Vec<RequestOutcome>,
     pub(super) refusals: BTreeMap<String, u64>,
     pub(super) events: Events,
     /// Decides how many servers there are; `None`: they stay.
@@ -127,7 +127,7 @@ impl World {
             due,
             under_way: HashMap::new(),
             outputs: Vec::new(),
-            fates: vec![Fate::default(); arrivals.len()],
+            outcomes: vec![RequestOutcome::default(); arrivals.len()],
             refusals: BTreeMap::new(),
             events: Events::default(),
             scaling: None,
@@ -139,7 +139,7 @@ impl World {
         })
     }
 
-    /// The same where clients see first and last tokens so much later, and follow them.
+    /// This world with a gateway that delays first and last tokens so much for clients.
     pub fn with_gateway_delay(self, gateway_delay: Duration) -> Self {
         Self { gateway_delay, ..self }
     }

@@ -122,7 +122,7 @@ impl DisaggParams {
             (Some(decider), StageOrder::DecodeFirst) => {
                 let decider = &decider.value;
                 text.push_str(&format!(
-                    ", and where {decider} says so '{prefill}', whose pick computes the prompt"
+                    ", and where {decider} requires it '{prefill}', whose pick computes the prompt"
                 ));
             }
             (None, StageOrder::DecodeFirst) if self.joint.is_some() => {
@@ -134,7 +134,7 @@ impl DisaggParams {
         }
         if let Some(decider) = &self.encode_decider {
             text.push_str(&format!(
-                "; where {} says so '{encode}' picks who encodes images, videos and clips",
+                "; where {} requires it '{encode}' picks the endpoints that encode images, videos and clips",
                 decider.value
             ));
         }

@@ -1,5 +1,5 @@
-//! `pd-profile-handler`, the older one: who decodes, and who computes the prompt. It names
-//! nobody in headers; `prefill-header-handler` does.
+//! `pd-profile-handler`, deprecated: picks decode and prefill endpoints. Sets no headers;
+//! `prefill-header-handler` does.
 
 use std::sync::Arc;
 
@@ -49,9 +49,9 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PdParams {
-    /// The profile that picks who decodes and responds.
+    /// Profile that picks the decode endpoint.
     pub decode_profile: String,
-    /// The profile that picks who computes the prompt.
+    /// Profile that picks the prefill endpoint.
     pub prefill_profile: String,
     /// The plugin that says whether another endpoint computes the prompt. It has to be declared.
     pub decider_plugin_name: String,

@@ -1,4 +1,4 @@
-//! `disagg-profile-handler`: who decodes, who computes the prompt, who encodes its images,
+//! `disagg-profile-handler`: picks decode, prefill and encode endpoints for images,
 //! videos and clips.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::latency::{reads_latency, transfers};
 /// `disagg-profile-handler` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("disagg-profile-handler", &[Kind::ProfileHandler, Kind::PreRequest],
-    "Picks who decodes, and where its deciders say so who computes the prompt and who encodes its images, videos and clips. It names them in the headers x-prefiller-host-port and x-encoder-hosts-ports.",
+    "Picks the decode endpoint and, where its deciders require it, the prefill endpoint and encode endpoints for images, videos and clips. It names these in the headers x-prefiller-host-port and x-encoder-hosts-ports.",
     Build::Reading(build)).takes::<Written>().refers_to(named_deciders)
     .when("Disaggregated pools, whose decoding pods have a sidecar that reads these headers.");
 

@@ -124,7 +124,7 @@ impl Stages {
         let StageProfiles { decode, prefill, encode } = &self.profiles;
         let exists = |profile: &String| profiles.contains(&profile.as_str());
         if !exists(decode) {
-            let message = format!("there is no scheduling profile '{decode}' to pick who decodes");
+            let message = format!("there is no scheduling profile '{decode}' to pick the decode endpoint");
             return Err(ConfigError::new(message)
                 .hint(format!("name one of the profiles in {key}: {}", profiles.join(", ")))
                 .did_you_mean(decode, profiles.iter().copied()));

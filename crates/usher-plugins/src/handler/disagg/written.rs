@@ -11,13 +11,13 @@ use crate::latency::PEAK_PREFILL_THROUGHPUT;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StageProfiles {
-    /// The profile that picks who decodes and responds.
+    /// Profile that picks the decode endpoint.
     pub decode: String,
-    /// The profile that picks who computes the prompt.
+    /// Profile that picks the prefill endpoint.
     pub prefill: String,
-    /// The profile that picks who encodes.
+    /// Profile that picks the encode endpoints.
     ///
-    /// Images, videos and clips.
+    /// For images, videos and clips.
     pub encode: String,
 }
 

@@ -12,8 +12,8 @@ use usher_core::config::ConfigError;
 use usher_core::metrics::register;
 use usher_core::request::usage::Usage;
 use usher_plugin::{
-    Attribute, Build, BuildContext, Context, Decision, Effects, Follower, Kind, PluginParts, PluginType,
-    PreRequest, beta,
+    Attribute, Build, BuildContext, Context, Decision, Effects, Kind, PluginParts, PluginType, PreRequest,
+    ResponseObserver, beta,
 };
 
 use expression::{Expression, Failure, Variables};
@@ -23,7 +23,7 @@ use params::{AttributeParams, Written};
 /// `request-attribute-reporter` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("request-attribute-reporter", &[Kind::Response],
-    "Tells the gateway numbers that are computed from the tokens of a request.",
+    "Sends the gateway attributes that are computed from a request's token usage.",
     Build::Reading(build)).takes::<Written>()
     .when("The gateway bills or limits by what a request cost.");
 
@@ -70,7 +70,7 @@ impl RequestAttributeReporter {
 impl PreRequest for RequestAttributeReporter {
     fn decided(&self, cx: &Context<'_>, _decision: &Decision, effects: &mut Effects) {
         let request_id = tracing::enabled!(tracing::Level::DEBUG).then(|| cx.request.id().into_owned());
-        effects.follow(Reporting { attributes: Arc::clone(&self.attributes), request_id });
+        effects.observe(Reporting { attributes: Arc::clone(&self.attributes), request_id });
     }
 }
 
@@ -81,8 +81,8 @@ struct Reporting {
     request_id: Option<String>,
 }
 
-impl Follower for Reporting {
-    fn ends(&mut self, usage: &Usage, out: &mut Vec<Attribute>) {
+impl ResponseObserver for Reporting {
+    fn response_complete(&mut self, usage: &Usage, out: &mut Vec<Attribute>) {
         if *usage == Usage::default() {
             // The response doesn't say what it used, so there is nothing to compute with.
             return;
@@ -151,7 +151,8 @@ mod tests {
         let metrics = ReporterMetrics::register(&Registry::new()).unwrap();
         let reporter = RequestAttributeReporter::new(&params, "cost", &metrics);
         let mut out = Vec::new();
-        Reporting { attributes: Arc::clone(&reporter.attributes), request_id: None }.ends(usage, &mut out);
+        Reporting { attributes: Arc::clone(&reporter.attributes), request_id: None }
+            .response_complete(usage, &mut out);
         let failures = reporter.attributes.iter().map(|reported| reported.failures.get()).sum();
         (out.into_iter().map(|a| (format!("{}/{}", a.namespace, a.name), a.value)).collect(), failures)
     }

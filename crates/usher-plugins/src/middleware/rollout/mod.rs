@@ -15,8 +15,8 @@ use usher_core::config::ConfigError;
 use usher_core::endpoints::{Candidates, Snapshot};
 use usher_core::metrics::register;
 use usher_plugin::{
-    Build, BuildContext, Effects, Follower, Header, Kind, PluginId, PluginParts, PluginType, ResponseHead,
-    Screener, Situation, beta,
+    Build, BuildContext, Effects, Header, Kind, PluginId, PluginParts, PluginType, RequestContext,
+    ResponseHead, ResponseObserver, Screener, beta,
 };
 
 pub use params::RolloutParams;
@@ -107,7 +107,7 @@ impl RolloutScreener {
     }
 
     /// Keeps what the request's headers choose.
-    fn select(&self, cx: &Situation<'_>, revisions: &Revisions, kept: &mut Vec<u32>) {
+    fn select(&self, cx: &RequestContext<'_>, revisions: &Revisions, kept: &mut Vec<u32>) {
         let Shared { params, selectors } = &*self.shared;
         let each = selectors.iter().zip(&params.header_selectors).zip(revisions.selected());
         for ((selector, params), values) in each {
@@ -138,7 +138,7 @@ impl RolloutScreener {
 impl Screener for RolloutScreener {
     fn screen(
         &self,
-        cx: &Situation<'_>,
+        cx: &RequestContext<'_>,
         candidates: &Candidates,
         rng: &mut dyn Rng,
         kept: &mut Vec<u32>,
@@ -154,7 +154,7 @@ impl Screener for RolloutScreener {
             });
         }
         if !self.shared.selectors.is_empty() {
-            effects.follow(Stamp(Arc::clone(&self.shared)));
+            effects.observe(Stamp(Arc::clone(&self.shared)));
         }
     }
 }
@@ -163,8 +163,8 @@ impl Screener for RolloutScreener {
 /// client can ask for the same again.
 struct Stamp(Arc<Shared>);
 
-impl Follower for Stamp {
-    fn begins(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
+impl ResponseObserver for Stamp {
+    fn response_headers(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
         let Shared { params, selectors } = &*self.0;
         if !params.scope.label_selector.matches(|key| head.endpoint.label(key)) {
             return;

@@ -7,7 +7,9 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use rand::Rng;
 use usher_core::endpoints::{Endpoint, Snapshot, View};
-use usher_plugin::{Context, Decision, Effects, Filter, Follower, Header, PreRequest, ResponseHead, Scorer};
+use usher_plugin::{
+    Context, Decision, Effects, Filter, Header, PreRequest, ResponseHead, ResponseObserver, Scorer,
+};
 
 use super::{Bindings, SessionSource};
 
@@ -119,7 +121,7 @@ impl PreRequest for SessionAffinity {
         match &self.how {
             How::Token { header } => {
                 let pick = (!std::ptr::eq(run, primary)).then(|| Arc::clone(pick));
-                effects.follow(TokenWriter { header: Arc::clone(header), pick });
+                effects.observe(TokenWriter { header: Arc::clone(header), pick });
             }
             How::Session { sources, bindings, ttl_ms } => {
                 let Some(session) = SessionSource::first(sources, cx.request, cx.facts) else { return };
@@ -144,8 +146,8 @@ struct TokenWriter {
     pick: Option<Arc<Endpoint>>,
 }
 
-impl Follower for TokenWriter {
-    fn begins(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
+impl ResponseObserver for TokenWriter {
+    fn response_headers(&mut self, head: &ResponseHead<'_>, out: &mut Vec<Header>) {
         let endpoint = self.pick.as_ref().unwrap_or(head.endpoint);
         let value = Bytes::from(STANDARD.encode(endpoint.id().as_bytes()));
         out.push(Header { name: Arc::clone(&self.header), value });

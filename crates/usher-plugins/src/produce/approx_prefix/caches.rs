@@ -52,7 +52,7 @@ impl PrefixCaches {
         Ok(Self::new(adder, index, most_kept(budget)))
     }
 
-    /// The same without a thread, for simulations; see [`Adder::inline`].
+    /// Caches without a thread, for simulations; see [`Adder::inline`].
     pub fn inline(budget: &Arc<Budget>) -> Self {
         let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share(budget))));
         let adder = Adder::inline(Arc::clone(&index), Arc::clone(budget));

@@ -16,8 +16,8 @@ use usher_core::prefix::Blocks;
 use usher_core::request::usage::Usage;
 use usher_plugin::data::{PrefixMatch, PromptBlocks};
 use usher_plugin::{
-    Attribute, Build, BuildContext, Context, Decision, Effects, Facts, Follower, Header, Key, Kind,
-    PluginParts, PluginType, PreRequest, Producer, ResponseHead, Situation, beta,
+    Attribute, Build, BuildContext, Context, DataProducer, Decision, Effects, Facts, Header, Key, Kind,
+    PluginParts, PluginType, PreRequest, RequestContext, ResponseHead, ResponseObserver, beta,
 };
 
 use caches::KeptBlocks;
@@ -30,7 +30,7 @@ pub use params::ApproxPrefixParams;
 /// `approx-prefix-cache-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("approx-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest],
-    "Says how much of a prompt each endpoint has in its prefix cache, by what it was sent before.",
+    "Estimates how much of a prompt each endpoint has in its prefix cache, from the prompts sent to it.",
     Build::Reading(approx_prefix)).takes::<ApproxPrefixParams>()
     .when("Added by itself where a plugin reads what is cached; declare it for endpoints that don't report their cache's size, or for longer prompts.");
 
@@ -76,9 +76,9 @@ pub struct ApproxPrefixKeys {
     pub blocks: Key<PromptBlocks>,
 }
 
-/// Estimates how many of a prompt's first blocks each candidate holds, and learns them for the
-/// endpoints that get it: the first choice of the primary profile, that of the profile
-/// that picks who computes prompts, and whoever served instead.
+/// Estimates how many leading blocks of a prompt each candidate holds, and indexes them for the
+/// endpoints that get the prompt: the first choices of the primary and the prefill profile, and
+/// the endpoint that served instead.
 #[derive(Debug)]
 pub struct ApproxPrefixProducer {
     keys: ApproxPrefixKeys,
@@ -100,8 +100,8 @@ impl ApproxPrefixProducer {
     }
 }
 
-impl Producer for ApproxPrefixProducer {
-    fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
+impl DataProducer for ApproxPrefixProducer {
+    fn produce(&self, cx: &RequestContext<'_>, candidates: &Candidates, facts: &mut Facts) {
         let Learner { params, caches, .. } = &*self.learner;
         // As in llm-d-router the first candidate stands for all: blocks of several sizes
         // could not be compared.
@@ -143,7 +143,7 @@ impl PreRequest for ApproxPrefixProducer {
             }
         }
         let Some(endpoint) = decision.endpoints_of(primary).next() else { return };
-        effects.follow(Sent {
+        effects.observe(Sent {
             learner: Arc::clone(&self.learner),
             endpoint: Arc::clone(endpoint),
             blocks: Some(Arc::clone(blocks)),
@@ -177,24 +177,24 @@ fn reported(gauge: &Gauge) -> Option<f64> {
     Some(gauge.last()).filter(|value| *value > 0.0)
 }
 
-/// A request under way. Another endpoint than the first choice may serve it, and then has
-/// its prompt, too. An engine holds the blocks of a prompt while it responds, so it is when the
-/// response ends that they were used last.
+/// A request in progress. If another endpoint than the first choice serves it, that one caches the
+/// prompt, too. An engine holds a prompt's blocks while it responds, so the end of the response
+/// counts as their last use.
 struct Sent {
     learner: Arc<Learner>,
-    /// The endpoint that serves, or the first choice until that is known.
+    /// Serving endpoint, or the first choice until it is known.
     endpoint: Arc<Endpoint>,
-    /// Until it is known who serves.
+    /// Blocks of the prompt, until the serving endpoint is known.
     blocks: Option<Arc<Blocks>>,
-    /// From then on, where there is room for it.
+    /// Blocks of the prompt after that, if there is memory for them.
     kept: Option<KeptBlocks>,
     block: NonZeroU32,
-    /// To be compared with the response; `None` where that would say nothing.
+    /// Prediction of cached tokens, to compare with the response's usage; `None` if it can't be compared.
     forecast: Option<Forecast>,
 }
 
-impl Follower for Sent {
-    fn moved(&mut self, to: &Arc<Endpoint>) {
+impl ResponseObserver for Sent {
+    fn rerouted(&mut self, to: &Arc<Endpoint>) {
         self.forecast = None;
         if let Some(blocks) = &self.blocks {
             self.learner.learn(to, blocks, self.block);
@@ -202,7 +202,7 @@ impl Follower for Sent {
         }
     }
 
-    fn begins(&mut self, _head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
+    fn response_headers(&mut self, _head: &ResponseHead<'_>, _out: &mut Vec<Header>) {
         self.kept = self.blocks.take().and_then(|blocks| self.learner.caches.keep(blocks));
     }
 
@@ -212,7 +212,7 @@ impl Follower for Sent {
         }
     }
 
-    fn ends(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
+    fn response_complete(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
         let Learner { caches, hits, .. } = &*self.learner;
         let forecast = self.forecast.take();
         let compared = forecast.and_then(|forecast| caches.capacities().compare(&forecast, usage));

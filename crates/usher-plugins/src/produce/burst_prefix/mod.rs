@@ -18,7 +18,7 @@ use usher_core::prefix::Blocks;
 use usher_core::request::estimate;
 use usher_plugin::data::PrefixMatch;
 use usher_plugin::{
-    Build, BuildContext, Finding, Gatherer, Key, Kind, PluginParts, PluginType, Situation, beta,
+    Build, BuildContext, Gathered, Gatherer, Key, Kind, PluginParts, PluginType, RequestContext, beta,
 };
 
 use assign::Rules;
@@ -29,7 +29,7 @@ use window::Window;
 /// `burst-prefix-cache-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("burst-prefix-cache-producer", &[Kind::DataProducer],
-    "Holds requests for a moment, and says of those that have their prompt in common that one endpoint has it cached.",
+    "Batches requests for a moment, and treats a prefix that several share as cached at one endpoint.",
     Build::Reading(build)).takes::<BurstPrefixParams>().alpha()
     .when("Bursts of requests with one prompt, such as samples for reinforcement learning: they come before any cache knows the prompt. A prefix-cache-scorer reads what it says.");
 
@@ -94,7 +94,11 @@ impl BurstPrefixProducer {
 }
 
 impl Gatherer for BurstPrefixProducer {
-    fn gather(&self, cx: &Situation<'_>, candidates: &Candidates) -> Option<BoxFuture<'static, Finding>> {
+    fn gather(
+        &self,
+        cx: &RequestContext<'_>,
+        candidates: &Candidates,
+    ) -> Option<BoxFuture<'static, Gathered>> {
         let block = self.params.block();
         let blocks = Blocks::of(cx.request, block, self.params.max_blocks());
         if blocks.is_empty() {
@@ -113,7 +117,7 @@ impl Gatherer for BurstPrefixProducer {
         let held = async move {
             sleep_until(seat.ends()).await;
             let endpoint = seat.end(clock.now_ms(), max_age);
-            let finding: Finding = Box::new(move |candidates, facts| {
+            let gathered: Gathered = Box::new(move |candidates, facts| {
                 let endpoints = candidates.snapshot().endpoints();
                 let mut matched = vec![0; endpoints.len()];
                 // By its slot: the pool may have changed since.
@@ -125,7 +129,7 @@ impl Gatherer for BurstPrefixProducer {
                 }
                 facts.set(prefix, PrefixMatch { total, block_size: block.get(), matched });
             });
-            finding
+            gathered
         };
         Some(held.boxed())
     }

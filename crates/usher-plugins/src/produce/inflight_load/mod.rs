@@ -13,8 +13,8 @@ use usher_core::endpoints::{Candidates, Endpoint, InFlightId, Lease, Share};
 use usher_plugin::data::{PrefixMatch, PromptTokens, UncachedTokens};
 use usher_plugin::params::{PREFIX_PRODUCER, in_range, or_default};
 use usher_plugin::{
-    Build, BuildContext, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginParts, PluginType,
-    PreRequest, Producer, Situation, beta,
+    Build, BuildContext, Context, DataProducer, Decision, Effects, Facts, Key, Kind, PluginParts, PluginType,
+    PreRequest, RequestContext, ResponseObserver, beta,
 };
 
 use series::Counted;
@@ -134,8 +134,8 @@ impl InflightLoadProducer {
     }
 }
 
-impl Producer for InflightLoadProducer {
-    fn produce(&self, _cx: &Situation<'_>, _candidates: &Candidates, facts: &mut Facts) {
+impl DataProducer for InflightLoadProducer {
+    fn produce(&self, _cx: &RequestContext<'_>, _candidates: &Candidates, facts: &mut Facts) {
         let prompt = facts.get(self.tokens).map_or(0, |tokens| tokens.count);
         let at = facts.get(self.prefix).map(|prefix| uncached(prompt, prefix)).unwrap_or_default();
         facts.set(self.uncached, UncachedTokens { elsewhere: prompt, at });
@@ -170,7 +170,7 @@ impl PreRequest for InflightLoadProducer {
         });
         let frees_tokens = !self.params.add_estimated_output_tokens;
         let counting = Arc::clone(counting);
-        effects.follow(InflightRequest { booked: booked.collect(), frees_tokens, counting });
+        effects.observe(InflightRequest { booked: booked.collect(), frees_tokens, counting });
     }
 }
 
@@ -192,8 +192,8 @@ struct Booked {
     is_primary: bool,
 }
 
-impl Follower for InflightRequest {
-    fn moved(&mut self, to: &Arc<Endpoint>) {
+impl ResponseObserver for InflightRequest {
+    fn rerouted(&mut self, to: &Arc<Endpoint>) {
         for booked in self.booked.iter_mut().filter(|booked| booked.is_primary) {
             if let Some((share, counted)) = &mut booked.counted {
                 share.move_to(to.load());

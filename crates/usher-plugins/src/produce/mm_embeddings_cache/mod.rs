@@ -14,8 +14,8 @@ use usher_core::request::estimate::{self, Medium};
 use usher_plugin::data::EncoderCacheMatch;
 use usher_plugin::params::refused;
 use usher_plugin::{
-    Build, BuildContext, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginParts, PluginType,
-    PreRequest, Producer, Situation, beta,
+    Build, BuildContext, Context, DataProducer, Decision, Effects, Facts, Key, Kind, PluginParts, PluginType,
+    PreRequest, RequestContext, ResponseObserver, beta,
 };
 
 pub use caches::EncoderCaches;
@@ -97,8 +97,8 @@ impl MmEmbeddingsCacheProducer {
     }
 }
 
-impl Producer for MmEmbeddingsCacheProducer {
-    fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
+impl DataProducer for MmEmbeddingsCacheProducer {
+    fn produce(&self, cx: &RequestContext<'_>, candidates: &Candidates, facts: &mut Facts) {
         let mut media: Vec<Medium> = estimate::media(cx.request).take(MAX_ITEMS).collect();
         if media.is_empty() {
             return;
@@ -120,7 +120,7 @@ impl PreRequest for MmEmbeddingsCacheProducer {
             }
         }
         let caches = Arc::clone(&self.caches);
-        effects.follow(Encoded { caches, items: known.items.clone(), capacity: self.capacity });
+        effects.observe(Encoded { caches, items: known.items.clone(), capacity: self.capacity });
     }
 }
 
@@ -131,8 +131,8 @@ struct Encoded {
     capacity: usize,
 }
 
-impl Follower for Encoded {
-    fn moved(&mut self, to: &Arc<Endpoint>) {
+impl ResponseObserver for Encoded {
+    fn rerouted(&mut self, to: &Arc<Endpoint>) {
         self.caches.record(to, &self.items, self.capacity);
     }
 }

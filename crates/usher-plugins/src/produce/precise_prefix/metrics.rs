@@ -39,12 +39,12 @@ impl PreciseFamilies {
         Ok(Self {
             lookups: count(
                 "llm_d_epp_kv_cache_index_lookup_requests_total",
-                "[ALPHA] Requests whose blocks were looked up in the index of what engines hold.",
+                "[ALPHA] Requests whose prompt blocks were looked up in the index of KV events.",
                 "kvcache_index_lookup_requests_total",
             )?,
             hits: count(
                 "llm_d_epp_kv_cache_index_lookup_hits_total",
-                "[ALPHA] Leading blocks of these requests that the engine with most of them holds.",
+                "[ALPHA] Leading prompt blocks held by the best-matching engine, over all look-ups.",
                 "kvcache_index_lookup_hits_total",
             )?,
             predicted: family(

@@ -23,8 +23,8 @@ use usher_core::request::usage::Usage;
 use usher_plugin::data::{KvEventsMatch, PrefixMatch, PromptBlocks, PromptTokenIds};
 use usher_plugin::params::PREFIX_PRODUCER;
 use usher_plugin::{
-    Attribute, Build, BuildContext, Context, Decision, Effects, Facts, Follower, Key, Kind, PluginParts,
-    PluginType, PreRequest, Producer, Scorer, Situation, beta,
+    Attribute, Build, BuildContext, Context, DataProducer, Decision, Effects, Facts, Key, Kind, PluginParts,
+    PluginType, PreRequest, RequestContext, ResponseObserver, Scorer, beta,
 };
 
 use super::tokens::TokenSource;
@@ -39,7 +39,7 @@ pub use params::{KvEventsSettings, PrecisePrefixParams};
 /// `precise-prefix-cache-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("precise-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest, Kind::Extractor],
-    "Says how much of a prompt each endpoint has in its KV cache, by the events of its engine.",
+    "Reports how much of a prompt each endpoint has in its KV cache, from its engine's KV events.",
     Build::Reading(build)).takes::<PrecisePrefixParams>()
     .when("Engines that publish KV events, with a token-producer that has their tokens.");
 
@@ -135,8 +135,8 @@ pub struct PrecisePrefixProducer {
     settings: Settings,
 }
 
-impl Producer for PrecisePrefixProducer {
-    fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
+impl DataProducer for PrecisePrefixProducer {
+    fn produce(&self, cx: &RequestContext<'_>, candidates: &Candidates, facts: &mut Facts) {
         let block_tokens = self.settings.events.block_tokens;
         let block_size = u32::from(block_tokens.get());
         let index = self.caches.index();
@@ -240,7 +240,11 @@ impl PreRequest for PrecisePrefixProducer {
             };
             let compares = |endpoint| Comparison::begin(&self.caches, endpoint, blocks, size);
             let comparison = decision.endpoints_of(primary).next().filter(is_alike).and_then(compares);
-            effects.follow(Sent { predicted: Some(predicted), comparison, counts: Arc::clone(&self.counts) });
+            effects.observe(Sent {
+                predicted: Some(predicted),
+                comparison,
+                counts: Arc::clone(&self.counts),
+            });
         }
     }
 }
@@ -254,12 +258,12 @@ struct Sent {
     counts: Arc<PreciseCounts>,
 }
 
-impl Follower for Sent {
-    fn moved(&mut self, _to: &Arc<Endpoint>) {
+impl ResponseObserver for Sent {
+    fn rerouted(&mut self, _to: &Arc<Endpoint>) {
         (self.predicted, self.comparison) = (None, None);
     }
 
-    fn ends(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
+    fn response_complete(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
         if let (Some(predicted), Some(cached)) = (self.predicted.take(), usage.cached_tokens) {
             let prompt = usage.prompt_tokens.map_or(predicted, |prompt| prompt.max(cached));
             self.counts.predicted.inc_by(predicted.min(prompt));

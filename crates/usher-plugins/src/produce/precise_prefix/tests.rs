@@ -73,8 +73,8 @@ impl Bench {
     fn told_of(&self, request: &Request, at: u32) -> Vec<u32> {
         let (mut facts, mut effects) = (Facts::default(), Effects::default());
         let (candidates, max_age) = (self.harness.candidates(), Duration::from_secs(1));
-        let situation = Situation { request, now_ms: 1, max_age };
-        self.plugin.producer.as_ref().unwrap().produce(&situation, &candidates, &mut facts);
+        let cx = RequestContext { request, now_ms: 1, max_age };
+        self.plugin.producer.as_ref().unwrap().produce(&cx, &candidates, &mut facts);
         let run = Run { profile: 0, picks: [at].into_iter().collect(), record: None };
         let shared = DecisionContext::new(candidates, Arc::from([Arc::from("default")]), None);
         let decision = Decision::new(Arc::new(shared), [run].into_iter().collect(), 0).unwrap();

@@ -13,11 +13,13 @@ use usher_core::request::Slo;
 use usher_core::request::usage::Usage;
 use usher_plugin::data::{LatencyPrediction, LatencyPredictions};
 use usher_plugin::{
-    Attribute, Build, BuildContext, Context, Decision, Effects, Facts, Follower, Key, PluginParts,
-    PluginType, PreRequest, Producer, Situation, beta,
+    Attribute, Build, BuildContext, Context, DataProducer, Decision, Effects, Facts, Key, PluginParts,
+    PluginType, PreRequest, RequestContext, ResponseObserver, beta,
 };
 
-use crate::latency::{Ask, PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, fresh, reads_latency, reported};
+use crate::latency::{
+    PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, TokenCounts, fresh, reads_latency, reported,
+};
 
 use metrics::{Kind, Labels};
 pub use metrics::{PredictionFamilies, PredictionSeries};
@@ -26,7 +28,7 @@ pub use params::PredictedLatencyParams;
 /// `predicted-latency-producer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("predicted-latency-producer", &[usher_plugin::Kind::DataProducer, usher_plugin::Kind::PreRequest, usher_plugin::Kind::Response],
-    "Predicts when each endpoint would send the first token of a request and how fast the others, and how far that is from the request's latency targets.",
+    "Predicts each endpoint's TTFT and TPOT for a request, and the headroom to its latency targets.",
     Build::Reading(build)).takes::<PredictedLatencyParams>()
     .when("Added by itself where a plugin reads predicted latencies; declare it to set its parameters. It learns in this process: no sidecar is called.");
 
@@ -88,8 +90,8 @@ impl PredictedLatencyProducer {
         for (place, &position) in candidates.indices().iter().enumerate() {
             let endpoint = view.get(place);
             let reported = reported(cx, endpoint.load(), waiting(place).unwrap_or(longest));
-            let ask = Ask { uncached: uncached(position), prompt, output };
-            let (ttft, tpot) = table.latencies(endpoint, &ask, &reported);
+            let counts = TokenCounts { uncached: uncached(position), prompt, output };
+            let (ttft, tpot) = table.latencies(endpoint, &counts, &reported);
             let role = &self.params.endpoint_role_label;
             let decodes = role.is_empty() || endpoint.label(role) != Some(PREFILL);
             let limit = (self.params.streaming_mode && decodes).then(|| {
@@ -112,8 +114,8 @@ impl PredictedLatencyProducer {
     }
 }
 
-impl Producer for PredictedLatencyProducer {
-    fn produce(&self, cx: &Situation<'_>, candidates: &Candidates, facts: &mut Facts) {
+impl DataProducer for PredictedLatencyProducer {
+    fn produce(&self, cx: &RequestContext<'_>, candidates: &Candidates, facts: &mut Facts) {
         if !self.params.predict_in_produce {
             return;
         }
@@ -139,7 +141,7 @@ impl PreRequest for PredictedLatencyProducer {
         }
         // Targets count from the arrival of the request.
         let waited = cx.request.received.map_or(Duration::ZERO, |received| received.elapsed());
-        effects.follow(Measured {
+        effects.observe(Measured {
             labels,
             slo: cx.request.slo(),
             clock: self.clock.clone(),
@@ -164,7 +166,7 @@ struct Measured {
     first_token: Option<Duration>,
 }
 
-impl Follower for Measured {
+impl ResponseObserver for Measured {
     fn first_token(&mut self) {
         let now = self.clock.elapsed();
         self.first_token = Some(now);
@@ -174,7 +176,7 @@ impl Follower for Measured {
         }
     }
 
-    fn ends(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
+    fn response_complete(&mut self, usage: &Usage, _out: &mut Vec<Attribute>) {
         let tokens = usage.completion_tokens.filter(|tokens| *tokens > 1 && self.is_stream);
         if let (Some(first), Some(tokens)) = (self.first_token, tokens) {
             let took = self.clock.elapsed().saturating_sub(first).as_secs_f64();

@@ -16,7 +16,7 @@ use usher_core::endpoints::Candidates;
 use usher_core::memory::Budget;
 use usher_core::request::Body;
 use usher_plugin::data::PromptTokenIds;
-use usher_plugin::{Finding, Gatherer, Situation};
+use usher_plugin::{Gathered, Gatherer, RequestContext};
 
 use super::failure::Failure;
 use super::keys::Keys;
@@ -85,7 +85,11 @@ impl Renderer {
 }
 
 impl Gatherer for Renderer {
-    fn gather(&self, cx: &Situation<'_>, _candidates: &Candidates) -> Option<BoxFuture<'static, Finding>> {
+    fn gather(
+        &self,
+        cx: &RequestContext<'_>,
+        _candidates: &Candidates,
+    ) -> Option<BoxFuture<'static, Gathered>> {
         let uri = self.uri(cx.request)?;
         let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else {
             self.counts.busy.inc();
@@ -114,7 +118,7 @@ impl Gatherer for Renderer {
                     None
                 }
             };
-            keys.finding(found)
+            keys.gathered(found)
         };
         Some(held.boxed())
     }

@@ -1,7 +1,7 @@
 //! Facts about the tokens of a prompt.
 
 use usher_plugin::data::{PromptTokenIds, PromptTokens};
-use usher_plugin::{Finding, Key};
+use usher_plugin::{Gathered, Key};
 
 use super::room::Room;
 
@@ -13,8 +13,8 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Finding with these tokens, the memory that they take and their number, or without any.
-    pub(super) fn finding(self, found: Option<(PromptTokenIds, Room)>) -> Finding {
+    /// Facts of these tokens, the memory that they take and their number, or of none.
+    pub(super) fn gathered(self, found: Option<(PromptTokenIds, Room)>) -> Gathered {
         Box::new(move |_, facts| {
             if let Some((found, _room)) = found {
                 let count = found.prompts.iter().map(|prompt| prompt.ids.len() as u64).sum();

@@ -19,7 +19,8 @@ use usher_core::endpoints::Candidates;
 use usher_core::request::estimate;
 use usher_plugin::data::{PromptTokenIds, PromptTokens};
 use usher_plugin::{
-    Build, BuildContext, Facts, Gatherer, Key, Kind, PluginParts, PluginType, Producer, Situation, beta,
+    Build, BuildContext, DataProducer, Facts, Gatherer, Key, Kind, PluginParts, PluginType, RequestContext,
+    beta,
 };
 
 use client::Renderer;
@@ -132,8 +133,8 @@ impl TokenProducer {
     }
 }
 
-impl Producer for TokenProducer {
-    fn produce(&self, cx: &Situation<'_>, _candidates: &Candidates, facts: &mut Facts) {
+impl DataProducer for TokenProducer {
+    fn produce(&self, cx: &RequestContext<'_>, _candidates: &Candidates, facts: &mut Facts) {
         if self.ids.is_some_and(|ids| facts.get(ids).is_some()) {
             return;
         }

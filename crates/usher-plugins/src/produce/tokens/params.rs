@@ -45,7 +45,7 @@ pub struct RenderParams {
     #[serde(serialize_with = "shown", deserialize_with = "duration")]
     #[schemars(with = "String", extend("default" = "50ms"))]
     pub(super) timeout: Duration,
-    /// The same for requests with images and the like.
+    /// Time that a request with images, videos or clips waits for it.
     #[serde(serialize_with = "shown", deserialize_with = "duration")]
     #[schemars(with = "String", extend("default" = "50ms"))]
     pub(super) mm_timeout: Duration,

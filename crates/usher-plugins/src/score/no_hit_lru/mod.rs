@@ -21,7 +21,7 @@ pub use order::ColdOrder;
 /// `no-hit-lru-scorer` in a configuration.
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("no-hit-lru-scorer", &[Kind::Scorer, Kind::PreRequest],
-    "Prompts that no endpoint has in its cache go round: the endpoint that got such a prompt the longest ago scores 1, the last one 0. For other prompts all score 0.5.",
+    "Rotates uncached prompts: the endpoint that got one the longest ago scores 1, the last one 0. For other prompts all score 0.5.",
     Build::Reading(build)).takes::<NoHitLruParams>()
     .when("Beside prefix-cache-scorer: new prefixes spread evenly instead of piling up where the queue was short.");
 
@@ -113,8 +113,8 @@ impl Scorer for NoHitLruScorer {
 }
 
 impl PreRequest for NoHitLruScorer {
-    /// The endpoints that compute the prompt anew have had their turn: those of the
-    /// primary profile and of the one that picks who computes prompts, unless they hold some of it.
+    /// Marks endpoints that compute an uncached prompt as used: those of the primary and the prefill
+    /// profile, unless they hold some of it.
     fn decided(&self, cx: &Context<'_>, decision: &Decision, _effects: &mut Effects) {
         let known = cx.facts.get(self.prefix);
         let primary = decision.primary();

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_order_forgets_the_oldest() {
+    fn a_smaller_limit_evicts_the_oldest() {
         let (store, order) = (pool(&["a", "b", "c"]), ColdOrder::default());
         let snapshot = store.snapshot();
         for index in [0, 1, 2] {

@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_stand_in_pairs_in_two_racks() {
+    fn each_host_has_a_prefill_and_a_decode_server() {
         // servers, racks of the hosts
         let table = [(2, "1"), (4, "12"), (8, "1122"), (10, "11122")];
         for (servers, racks) in table {

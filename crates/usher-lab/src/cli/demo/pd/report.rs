@@ -179,13 +179,13 @@ impl PdReport {
         };
         let far = |run: &Run| LINKS.last().map_or(0, |(layer, ..)| run.moved(layer)) as f64 / 1e9;
         let moved = format!("{:.1} GB moved between racks instead of {:.1} GB", far(joint), far(apart));
-        let first = format!("the first token came after {after:.1} ms on average instead of {before:.1} ms");
+        let first = format!("mean TTFT was {after:.1} ms instead of {before:.1} ms");
         if after < before * (1.0 - EQUAL) {
             format!("With joint pairs {first}, and {moved}.")
         } else if after > before * (1.0 + EQUAL) {
             format!("Joint pairs did worse here: {first}, and {moved}.")
         } else {
-            format!("Joint pairs made no difference to the first token here; {moved}.")
+            format!("Joint pairs made no difference to mean TTFT here; {moved}.")
         }
     }
 }
@@ -211,11 +211,11 @@ impl Display for PdReport {
         row(f, runs, "pairing", |run| run.pairing.to_owned())?;
         row(f, runs, "requests", |run| grouped(run.requests as u64))?;
         row(f, runs, "not answered with 200", |run| grouped(run.failed() as u64))?;
-        row(f, runs, "first token, mean", |run| shown(run.first_token_ms.mean, 1))?;
-        row(f, runs, "first token, p50", |run| shown(run.first_token_ms.p50, 1))?;
-        row(f, runs, "first token, p99", |run| shown(run.first_token_ms.p99, 1))?;
-        row(f, runs, "whole response, p50", |run| shown(run.response_ms.p50, 1))?;
-        row(f, runs, "whole response, p99", |run| shown(run.response_ms.p99, 1))?;
+        row(f, runs, "TTFT mean", |run| shown(run.first_token_ms.mean, 1))?;
+        row(f, runs, "TTFT p50", |run| shown(run.first_token_ms.p50, 1))?;
+        row(f, runs, "TTFT p99", |run| shown(run.first_token_ms.p99, 1))?;
+        row(f, runs, "E2E latency p50", |run| shown(run.response_ms.p50, 1))?;
+        row(f, runs, "E2E latency p99", |run| shown(run.response_ms.p99, 1))?;
         row(f, runs, "prompts computed elsewhere", |run| grouped(run.remote_prefills))?;
         row(f, runs, "prompts computed in place", |run| grouped(run.own_prefills))?;
         row(f, runs, "cached tokens of prompts", |run| grouped(run.cached_tokens))?;
@@ -297,11 +297,11 @@ between racks.
 pairing                          independent           joint
 requests                                   4               2
 not answered with 200                      2               0
-first token, mean                    20.0 ms         20.0 ms
-first token, p50                     10.0 ms         10.0 ms
-first token, p99                     30.0 ms         30.0 ms
-whole response, p50                 100.0 ms        100.0 ms
-whole response, p99                 300.0 ms        300.0 ms
+TTFT mean                            20.0 ms         20.0 ms
+TTFT p50                             10.0 ms         10.0 ms
+TTFT p99                             30.0 ms         30.0 ms
+E2E latency p50                     100.0 ms        100.0 ms
+E2E latency p99                     300.0 ms        300.0 ms
 prompts computed elsewhere                 3               3
 prompts computed in place                  1               1
 cached tokens of prompts                 100             100
@@ -328,13 +328,11 @@ independent: 2 × status 200, 1 × status 503, 1 × the response broke off
             assert_eq!(misfits(&report), Vec::<String>::new());
             report.verdict()
         };
-        let expected = "With joint pairs the first token came after 128.6 ms on average instead of 205.4 ms, and \
+        let expected = "With joint pairs mean TTFT was 128.6 ms instead of 205.4 ms, and \
                         0.0 GB moved between racks instead of 0.0 GB.";
         assert_eq!(says(205.4, 128.6), expected);
-        assert!(
-            says(100.0, 200.0).starts_with("Joint pairs did worse here: the first token came after 200.0 ms")
-        );
-        assert!(says(100.0, 101.0).starts_with("Joint pairs made no difference to the first token here; "));
+        assert!(says(100.0, 200.0).starts_with("Joint pairs did worse here: mean TTFT was 200.0 ms"));
+        assert!(says(100.0, 101.0).starts_with("Joint pairs made no difference to mean TTFT here; "));
     }
 
     #[test]

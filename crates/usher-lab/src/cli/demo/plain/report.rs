@@ -250,10 +250,10 @@ impl Display for PlainReport {
 
         let runs = &self.runs;
         row(f, runs, "policy", |run| run.policy.to_owned())?;
-        row(f, runs, "first token, mean", |run| shown(run.ttft_ms.mean, 0))?;
-        row(f, runs, "first token, p50", |run| shown(run.ttft_ms.p50, 0))?;
-        row(f, runs, "first token, p90", |run| shown(run.ttft_ms.p90, 0))?;
-        row(f, runs, "each token after it, p90", |run| shown(run.tpot_ms.p90, 1))?;
+        row(f, runs, "TTFT mean", |run| shown(run.ttft_ms.mean, 0))?;
+        row(f, runs, "TTFT p50", |run| shown(run.ttft_ms.p50, 0))?;
+        row(f, runs, "TTFT p90", |run| shown(run.ttft_ms.p90, 0))?;
+        row(f, runs, "TPOT p90", |run| shown(run.tpot_ms.p90, 1))?;
         row(f, runs, "goodput", |run| format!("{:.1} %", run.good_percent))?;
         row(f, runs, "prompt tokens in caches", |run| format!("{:.1} %", run.tokens.hit_percent()))?;
         row(f, runs, "failed requests", |run| grouped(run.failed() as u64))?;
@@ -270,7 +270,7 @@ impl Display for PlainReport {
         self.pods(f)?;
         writeln!(
             f,
-            "\nGoodput: first token within {} s, {} ms or less for each\ntoken after it. Metrics are {} times as old as in reality,\nwhich favours Usher's. CPU and added time are not scaled.",
+            "\nGoodput: TTFT of {} s or less and TPOT of {} ms or less.\nMetrics are {} times as old as in reality, which favours\nUsher's policy. CPU and added time are not scaled.",
             TTFT_MS / 1e3,
             TPOT_MS,
             self.speed
@@ -302,10 +302,10 @@ Trace and servers run 12 times as fast as in reality, and
 responses are 8 times shorter; times are scaled back.
 
 policy                        llm-d-router's         Usher's
-first token, mean                     240 ms          240 ms
-first token, p50                      240 ms          240 ms
-first token, p90                      240 ms          240 ms
-each token after it, p90             26.7 ms         26.7 ms
+TTFT mean                             240 ms          240 ms
+TTFT p50                              240 ms          240 ms
+TTFT p90                              240 ms          240 ms
+TPOT p90                             26.7 ms         26.7 ms
 goodput                               50.0 %         100.0 %
 prompt tokens in caches               50.0 %          50.0 %
 failed requests                            2               0
@@ -318,9 +318,9 @@ sim-0                        ██████████    2 █████
 sim-1                                      0               0
 sim-2                                      0               0
 
-Goodput: first token within 2 s, 50 ms or less for each
-token after it. Metrics are 12 times as old as in reality,
-which favours Usher's. CPU and added time are not scaled.
+Goodput: TTFT of 2 s or less and TPOT of 50 ms or less.
+Metrics are 12 times as old as in reality, which favours
+Usher's policy. CPU and added time are not scaled.
 This build is not optimised; a release takes less CPU.
 llm-d-router's: 2 × status 200, 1 × status 503, 1 × the response broke off
 

@@ -1,4 +1,4 @@
-//! Hits, first tokens and load of the servers, side by side, and a replica that was away.
+//! Hits, TTFT and load of the servers, side by side, and a replica that was away.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -128,7 +128,7 @@ pub(super) struct Kill {
     pub(super) caught_up_seconds: Option<f64>,
     /// Cached part of the prompts that it served after it was back.
     pub(super) hit_percent: f64,
-    /// The same of the others, since its start.
+    /// Cached part of the prompts that the other replicas served since its start.
     pub(super) hit_percent_of_others: f64,
 }
 
@@ -222,8 +222,8 @@ impl Display for ReplicasReport {
         let runs = &self.runs;
         row(f, runs, "", |run| run.name.to_owned())?;
         row(f, runs, "prompt tokens in caches", |run| format!("{:.1} %", run.hit_percent))?;
-        row(f, runs, "first token, p50", |run| shown(run.ttft_ms.p50, 0))?;
-        row(f, runs, "first token, p90", |run| shown(run.ttft_ms.p90, 0))?;
+        row(f, runs, "TTFT p50", |run| shown(run.ttft_ms.p50, 0))?;
+        row(f, runs, "TTFT p90", |run| shown(run.ttft_ms.p90, 0))?;
         let ratio =
             |run: &Run| run.max_over_mean.map_or("no burst".to_owned(), |ratio| format!("{ratio:.2}"));
         row(f, runs, "server load, max/mean", ratio)?;

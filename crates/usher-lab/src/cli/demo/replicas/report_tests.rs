@@ -17,8 +17,8 @@ store.
 
                            1 replica     3 alone   3 sharing
 prompt tokens in caches       90.0 %      45.0 %      89.0 %
-first token, p50               40 ms       40 ms       40 ms
-first token, p90               40 ms       40 ms       40 ms
+TTFT p50                       40 ms       40 ms       40 ms
+TTFT p90                       40 ms       40 ms       40 ms
 server load, max/mean           1.42        1.42        1.42
 failed requests                    0           0           0
 

@@ -14,7 +14,7 @@ pub(super) const MORE_NODES: Duration = Duration::from_secs(40 * 60);
 /// A model takes so many seconds to load: from, to.
 const STARTUP: std::ops::Range<u64> = 120..300;
 
-/// The same every time.
+/// Fixed seed, so that every run is equal.
 const SEED: u64 = 75;
 
 /// A pod; `None`: it waits for a node.

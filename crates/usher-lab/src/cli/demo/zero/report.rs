@@ -211,7 +211,7 @@ impl Display for ZeroReport {
         let First { requests, first_token_ms } = &self.early;
         line(
             f,
-            "first token",
+            "TTFT",
             format_args!("{first_token_ms} of the {requests} requests that were due before servers came"),
         )?;
         let First { requests, first_token_ms } = &self.late;
@@ -246,7 +246,7 @@ requests       4 in 9.0 s: 3 × status 200, 1 × status 503
 servers        in the pool 3.2 s after the first request
 waiting        2 at most at once; none 0.4 s after servers came
 waited         2 requests, 1.50 s on average
-first token    p50 3000.0 ms, p99 3000.0 ms of the 2 requests that were due before servers came
+TTFT           p50 3000.0 ms, p99 3000.0 ms of the 2 requests that were due before servers came
                p50 40.0 ms, p99 40.0 ms of the 2 others
 
 seconds  servers  waiting

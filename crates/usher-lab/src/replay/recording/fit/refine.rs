@@ -11,7 +11,7 @@ use crate::replay::policy::Picker;
 use crate::replay::requests::Requests;
 use crate::replay::servers::Server;
 use crate::replay::workload::{Arrival, Piece};
-use crate::replay::world::{Fate, Interconnect, World};
+use crate::replay::world::{Interconnect, RequestOutcome, World};
 
 /// Requests of a replay that is repeated for each trial.
 const WINDOW: usize = 2000;
@@ -22,7 +22,7 @@ const MOST: usize = 50_000;
 /// Prompt tokens and generated tokens of the requests of a trial: text to make, and steps to take.
 const WINDOW_TOKENS: [f64; 2] = [(1u64 << 27) as f64, (1u64 << 20) as f64];
 
-/// The same of all requests.
+/// Prompt tokens and generated tokens of all requests, at most.
 const MOST_TOKENS: [f64; 2] = [(1u64 << 30) as f64, (1u64 << 24) as f64];
 
 /// Steps of engines after which constants are no longer improved; some seconds.
@@ -148,7 +148,7 @@ impl<'a> Trial<'a> {
         })
     }
 
-    fn run(&self, constants: &Constants, slower: &[f64]) -> Vec<Fate> {
+    fn run(&self, constants: &Constants, slower: &[f64]) -> Vec<RequestOutcome> {
         let mut servers = self.servers.to_vec();
         for (server, slower) in servers.iter_mut().zip(slower) {
             apply(server, constants, *slower, self.context);
@@ -160,9 +160,9 @@ impl<'a> Trial<'a> {
         let delay = Duration::try_from_secs_f64(constants.delay_ms / 1e3).unwrap_or_default();
         let world = World::new(picker, &servers, self.interconnect.clone(), Arc::clone(&self.requests));
         let Ok(world) = world else { return Vec::new() };
-        let fates = world.with_gateway_delay(delay).run(|| ());
-        self.steps.set(self.steps.get() + fates.events.engine);
-        fates.requests
+        let outcomes = world.with_gateway_delay(delay).run(|| ());
+        self.steps.set(self.steps.get() + outcomes.events.engine);
+        outcomes.requests
     }
 
     /// Steps that engines have taken in all trials so far.
@@ -172,14 +172,16 @@ impl<'a> Trial<'a> {
 
     /// Measured and replayed times to first tokens, and per output token. Those of refused requests are endless.
     fn times(&self, constants: &Constants, slower: &[f64]) -> [Vec<(f64, f64)>; 2] {
-        let fates = self.run(constants, slower);
+        let outcomes = self.run(constants, slower);
         let (mut ttft, mut tpot) = (Vec::new(), Vec::new());
         for (position, each) in self.observed.iter().enumerate().filter(|(_, each)| each.is_measured) {
-            let fate = fates.get(position);
-            let first = fate.and_then(|fate| fate.first).map_or(f64::INFINITY, |first| first.as_secs_f64());
+            let outcome = outcomes.get(position);
+            let first =
+                outcome.and_then(|outcome| outcome.first).map_or(f64::INFINITY, |first| first.as_secs_f64());
             ttft.push((each.ttft(), first));
             if let Some(measured) = each.tpot() {
-                let replayed = fate.and_then(Fate::tpot).map_or(f64::INFINITY, |tpot| tpot.as_secs_f64());
+                let replayed =
+                    outcome.and_then(RequestOutcome::tpot).map_or(f64::INFINITY, |tpot| tpot.as_secs_f64());
                 tpot.push((measured, replayed));
             }
         }
@@ -188,11 +190,11 @@ impl<'a> Trial<'a> {
 
     /// Factors of servers that differ, by what is still missing of the times per output token there.
     fn factors(&self, constants: &Constants, slower: &[f64]) -> Vec<f64> {
-        let fates = self.run(constants, slower);
+        let outcomes = self.run(constants, slower);
         let mut ratios: Vec<Vec<f64>> = vec![Vec::new(); slower.len()];
-        for (each, fate) in self.observed.iter().zip(&fates).filter(|(each, _)| each.is_measured) {
+        for (each, outcome) in self.observed.iter().zip(&outcomes).filter(|(each, _)| each.is_measured) {
             if let Some((measured, replayed)) =
-                each.tpot().zip(fate.tpot()).filter(|(_, tpot)| !tpot.is_zero())
+                each.tpot().zip(outcome.tpot()).filter(|(_, tpot)| !tpot.is_zero())
             {
                 ratios[each.server].push(measured / replayed.as_secs_f64());
             }

@@ -56,7 +56,7 @@ pub struct Decode {
     pub whole: f64,
     /// Requests that are expected to miss their latency targets there if it decodes this one.
     pub missed: f64,
-    /// The same if it does it all.
+    /// Requests that are expected to miss their latency targets there if it also prefills this one.
     pub whole_missed: f64,
     /// Tokens that have to come there, times how many times slower than configured its link is.
     pub moves: f64,
@@ -95,16 +95,16 @@ pub enum Alone {
 
 /// Costs and places of endpoints, by position in the snapshot.
 pub struct Costs<'a, P, D, L> {
-    /// Their part if they compute the prompt.
+    /// Cost at an endpoint that prefills.
     pub prefill: P,
-    /// Chance that the first token misses its target if they compute the prompt, and its KV cache
-    /// takes so many seconds more to where it is decoded.
+    /// Chance that TTFT misses its target if an endpoint prefills and the KV transfer takes so many
+    /// seconds.
     pub late: &'a dyn Fn(u32, f64) -> f64,
-    /// Their part if they decode.
+    /// Cost at an endpoint that decodes.
     pub decode: D,
     /// Location of an endpoint.
     pub place: L,
-    /// From the one to the other.
+    /// Links from prefill to decode endpoints.
     pub ways: Ways,
     /// Weight of a second before the first token.
     pub urgency: f64,
@@ -344,7 +344,7 @@ struct Groups {
     decodes: Vec<To>,
     /// The best two of each place; `None`: of all places. One may be who computes the prompt.
     best: HashMap<(Option<NonZeroU64>, Revisions), BestTwo>,
-    /// The same endpoint, whatever it shares with itself.
+    /// Index of each endpoint by position, for pairs with itself.
     own: HashMap<u32, usize>,
     ways: Ways,
 }
@@ -352,9 +352,9 @@ struct Groups {
 /// The revisions of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Revisions {
-    /// This one, or those without any.
+    /// Endpoints of this revision, or without one.
     Of(Option<NonZeroU32>),
-    /// All but those without any.
+    /// Endpoints of any revision.
     Known,
 }
 
@@ -373,7 +373,7 @@ impl BestTwo {
         }
     }
 
-    /// The better one that isn't this.
+    /// Best endpoint other than `own`.
     fn other_than(&self, own: Option<usize>) -> Option<usize> {
         self.0.iter().flatten().map(|(_, index)| *index).find(|index| Some(*index) != own)
     }

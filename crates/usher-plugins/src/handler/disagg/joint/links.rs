@@ -13,21 +13,21 @@ pub struct Links {
     /// that is left out is as fast as the next wider one; none is slower than a wider one.
     #[schemars(extend("x-unit" = "bytes/s", "default" = "50e9"))]
     pub host: f64,
-    /// The same in one rack.
+    /// Speed of a KV cache in one rack.
     #[schemars(extend("x-unit" = "bytes/s", "default" = "50e9"))]
     pub rack: f64,
-    /// The same in one zone.
+    /// Speed of a KV cache in one zone.
     #[schemars(extend("x-unit" = "bytes/s", "default" = "50e9"))]
     pub zone: f64,
-    /// The same in one region.
+    /// Speed of a KV cache in one region.
     #[schemars(extend("x-unit" = "bytes/s", "default" = "50e9"))]
     pub region: f64,
-    /// The same without a place in common, or where it isn't known.
+    /// Speed of a KV cache between endpoints without a place in common, or where it isn't known.
     #[schemars(extend("x-unit" = "bytes/s", "default" = "50e9"))]
     pub none: f64,
 }
 
-/// The same everywhere: where nothing is known, places make no difference.
+/// Equal speeds everywhere: without measurements, locations make no difference.
 impl Default for Links {
     fn default() -> Self {
         Self::all(DEFAULT)

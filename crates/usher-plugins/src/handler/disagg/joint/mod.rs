@@ -20,7 +20,9 @@ use usher_plugin::{
     Context, Decider, Decision, Effects, LabelValues, Part, PerSnapshot, ScheduleError, Scores, Settlement,
 };
 
-use crate::latency::{Aims, Ask, Reader, Reported, Table, Transfers, fresh, reported, targets};
+use crate::latency::{
+    Reader, Reported, RequestTargets, Table, TokenCounts, Transfers, fresh, reported, targets,
+};
 
 use choose::{Alone, Choice, Costs, Decode, Prefill, Side, cheapest};
 pub use links::Links;
@@ -125,16 +127,16 @@ impl Joint {
         let urgency = table.urgency();
         let (prompt, uncached) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
         let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
-        let ask = |position| Ask { uncached: uncached(position), prompt, output };
+        let counts = |position| TokenCounts { uncached: uncached(position), prompt, output };
         let slo = targets(cx);
-        let aims = (!slo.is_empty()).then(|| {
+        let targets = (!slo.is_empty()).then(|| {
             let long = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).high;
-            Aims { slo: &slo, hits: table.hits(), part: Part::Whole, output: long, tighter: &[] }
+            RequestTargets { slo: &slo, hits: table.hits(), part: Part::Whole, output: long, tighter: &[] }
         });
-        let late = |position: u32, seconds: f64| match (&aims, at(position)) {
-            (Some(aims), Some(endpoint)) => {
+        let late = |position: u32, seconds: f64| match (&targets, at(position)) {
+            (Some(targets), Some(endpoint)) => {
                 let reported = prefill_queues.at(cx, endpoint);
-                table.late(endpoint, &ask(position), &reported, aims, seconds)
+                table.late(endpoint, &counts(position), &reported, targets, seconds)
             }
             _ => 0.0,
         };
@@ -143,7 +145,7 @@ impl Joint {
             prefill: |position| match at(position) {
                 Some(endpoint) => {
                     let reported = prefill_queues.at(cx, endpoint);
-                    let part = table.prefill_part(endpoint, &ask(position), urgency, &reported);
+                    let part = table.prefill_part(endpoint, &counts(position), urgency, &reported);
                     Prefill { cost: part.cost.total(), computed: part.computed }
                 }
                 None => Prefill { cost: f64::NAN, computed: 0.0 },
@@ -151,11 +153,16 @@ impl Joint {
             decode: |position| match at(position) {
                 Some(endpoint) => {
                     let reported = decode_queues.at(cx, endpoint);
-                    let part = table.decode_part(endpoint, &ask(position), urgency, &reported);
+                    let part = table.decode_part(endpoint, &counts(position), urgency, &reported);
                     let (is_paired, alone) = sides.may(cx, position);
                     let missed = |part| {
-                        aims.map_or(0.0, |aims| {
-                            table.missed(endpoint, &ask(position), &reported, &Aims { part, ..aims })
+                        targets.map_or(0.0, |targets| {
+                            table.missed(
+                                endpoint,
+                                &counts(position),
+                                &reported,
+                                &RequestTargets { part, ..targets },
+                            )
                         })
                     };
                     Decode {

@@ -35,7 +35,7 @@ impl Ways {
         self.transfers.per_token(nearness)
     }
 
-    /// The same from one endpoint to another one; `None`: they may not work together.
+    /// Seconds per prompt token from one endpoint to another; `None`: they may not be paired.
     pub fn between(&self, one: &Place, other: &Place) -> Option<f64> {
         let nearness = one.topology.nearness(&other.topology);
         let is_mixed = matches!((one.revision, other.revision), (Some(one), Some(other)) if one != other);

@@ -32,7 +32,7 @@ impl DirectTokenizer {
         Self::with_template(path, Path::new(""), cache_bytes)
     }
 
-    /// The same with a chat template of another file.
+    /// Opens a tokenizer with the chat template of another file.
     ///
     /// # Errors
     /// Same as [`Self::open`].

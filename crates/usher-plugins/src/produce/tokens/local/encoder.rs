@@ -62,7 +62,7 @@ impl Encoder {
         Self::with_pieces(tokenizer, PIECE, cache, budget)
     }
 
-    /// The same with pieces of so many bytes at least.
+    /// An encoder that splits texts into pieces of at least so many bytes.
     pub(super) fn with_pieces(
         mut tokenizer: Tokenizer,
         piece: usize,

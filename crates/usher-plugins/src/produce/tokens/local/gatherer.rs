@@ -10,7 +10,7 @@ use usher_core::endpoints::Candidates;
 use usher_core::memory::Budget;
 use usher_core::request::prompt::PartKind;
 use usher_core::request::{Api, Body, Request};
-use usher_plugin::{Finding, Gatherer, Situation};
+use usher_plugin::{Gathered, Gatherer, RequestContext};
 
 use super::super::failure::Failure;
 use super::super::keys::Keys;
@@ -68,7 +68,11 @@ impl LocalTokenizer {
 }
 
 impl Gatherer for LocalTokenizer {
-    fn gather(&self, cx: &Situation<'_>, _candidates: &Candidates) -> Option<BoxFuture<'static, Finding>> {
+    fn gather(
+        &self,
+        cx: &RequestContext<'_>,
+        _candidates: &Candidates,
+    ) -> Option<BoxFuture<'static, Gathered>> {
         if !self.is_for(cx.request) {
             return None;
         }
@@ -115,7 +119,7 @@ impl Gatherer for LocalTokenizer {
                     None
                 }
             };
-            keys.finding(found)
+            keys.gathered(found)
         };
         Some(held.boxed())
     }

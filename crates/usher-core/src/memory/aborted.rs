@@ -1,4 +1,4 @@
-//! Streams that were given up, until they end.
+//! Streams that were aborted, until they end.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -6,44 +6,44 @@ use std::time::{Duration, Instant};
 
 use tokio::task::Id;
 
-use super::replying::Replying;
+use super::stream_state::StreamState;
 
-/// Time for a client to take the reply of a stream that was given up.
+/// Time for a client to take the reply of a stream that was aborted.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Streams that were given up: a reply needs room in the client's window, which it may never give.
+/// Streams of aborted uploads. Their replies need room in the client's window, which may never come.
 #[derive(Debug, Default)]
-pub(super) struct GivenUpStreams {
-    // Taken when a stream is given up, and by the task that looks.
+pub(super) struct AbortedStreams {
+    // Taken when a stream is aborted, and by the task that looks.
     streams: Mutex<Streams>,
 }
 
 #[derive(Debug, Default)]
 struct Streams {
-    /// Tasks of those that were given up since the last look.
+    /// Tasks of those that were aborted since the last look.
     new: Vec<Id>,
-    /// Streams that are given up and still open, with the time of the first look at each.
-    leaving: Vec<(Instant, Weak<Replying>)>,
+    /// Streams that are aborted and still open, with the time of the first look at each.
+    leaving: Vec<(Instant, Weak<StreamState>)>,
 }
 
-impl GivenUpStreams {
+impl AbortedStreams {
     fn streams(&self) -> MutexGuard<'_, Streams> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The stream that this task runs is told that it is given up.
+    /// Registers the stream of an aborted upload by its task.
     pub(super) fn add(&self, task: Option<Id>) {
         self.streams().new.extend(task);
     }
 
-    /// Tasks of the streams that were given up since the last call.
+    /// Tasks of the streams that were aborted since the last call.
     pub(super) fn take_new(&self) -> HashSet<Id> {
         std::mem::take(&mut self.streams().new).into_iter().collect()
     }
 
-    /// Looks at these streams, which were given up since the last look, and at all that were before. Resets
-    /// those that were given up some time ago and haven't ended.
-    pub(super) fn look(&self, new: &[Arc<Replying>], now: Instant) {
+    /// Looks at these streams, which were aborted since the last look, and at all that were before. Resets
+    /// those that were aborted some time ago and haven't ended.
+    pub(super) fn look(&self, new: &[Arc<StreamState>], now: Instant) {
         let mut streams = self.streams();
         streams.leaving.extend(new.iter().map(|stream| (now, Arc::downgrade(stream))));
         streams.leaving.retain(|(since, stream)| {
@@ -73,15 +73,15 @@ mod tests {
         let end = Arc::new(Notify::new());
         let mut streams = Vec::new();
         // The first one's client takes the reply, and nothing is missing of the third.
-        for is_given_up in [true, true, false] {
+        for is_aborted in [true, true, false] {
             let (budget, end) = (Arc::clone(&budget), Arc::clone(&end));
-            let replying = room.unread().begin_stream();
+            let stream = room.unread().begin_stream();
             let task = tokio::spawn(async move {
-                let _upload = is_given_up.then(|| budget.begin_upload(1, 0, Waker::noop()));
+                let _upload = is_aborted.then(|| budget.begin_upload(1, 0, Waker::noop()));
                 end.notified().await;
             });
-            replying.runs(task.abort_handle());
-            streams.push((replying, task));
+            stream.runs(task.abort_handle());
+            streams.push((stream, task));
             // They are woken in the order in which they wait.
             tokio::task::yield_now().await;
         }
@@ -89,17 +89,17 @@ mod tests {
         let look = |seconds| {
             let now = start + Duration::from_secs(seconds);
             budget.look_at_uploads(now, Some(Duration::from_secs(30)));
-            budget.look_at_given_up(now);
+            budget.look_at_aborted(now);
         };
         [0, 30, 34].into_iter().for_each(look);
-        assert!(streams.iter().all(|(replying, _)| !replying.is_reset()));
+        assert!(streams.iter().all(|(stream, _)| !stream.is_reset()));
         end.notify_one();
         (&mut streams[0].1).await.unwrap();
         look(35);
-        let reset: Vec<_> = streams.iter().map(|(replying, _)| replying.is_reset()).collect();
+        let reset: Vec<_> = streams.iter().map(|(stream, _)| stream.is_reset()).collect();
         assert_eq!(reset, [false, true, false]);
         let (_, second) = streams.swap_remove(1);
         assert!(second.await.unwrap_err().is_cancelled());
-        assert!(budget.uploads.given_up.streams().leaving.is_empty());
+        assert!(budget.uploads.aborted.streams().leaving.is_empty());
     }
 }

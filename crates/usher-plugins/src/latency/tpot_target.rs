@@ -1,38 +1,36 @@
-//! The target of one request for its time per output token, at the endpoint that decodes.
+//! TPOT target of a request, at the endpoint that decodes.
 
 use std::sync::Arc;
 
 use super::backlog::Backlog;
-use super::cost::{Ask, State};
+use super::cost::{State, TokenCounts};
 use super::time::nanos_of;
 
-/// Part of the time per output token of a request that is alone at its endpoint. No endpoint keeps
-/// a target below that, whoever else is there.
-const KEPT_BY_NOBODY: f64 = 0.5;
+/// Fraction of the unloaded TPOT below which no endpoint can meet a target.
+const MIN_FEASIBLE_TPOT: f64 = 0.5;
 
-/// Returns `true` if this target, in seconds, may be kept at an endpoint. One that can't doesn't count
-/// among the others' there: it would be the tightest, and nothing that a request does to it is any
-/// harm.
-pub(super) fn may_be_kept(target: f64, backlog: &Backlog) -> bool {
-    target >= KEPT_BY_NOBODY * backlog.speed().per_output_token(&State::default(), &Ask::default())
+/// Returns `true` if an endpoint can meet this TPOT target, in seconds. Infeasible targets are ignored
+/// in later decisions: they would be the tightest, and can't be harmed.
+pub(super) fn is_feasible(target: f64, backlog: &Backlog) -> bool {
+    target >= MIN_FEASIBLE_TPOT * backlog.speed().per_output_token(&State::default(), &TokenCounts::default())
 }
 
-/// The target of one request, among those of its endpoint until this is dropped.
+/// TPOT target of a request, registered with its endpoint until dropped.
 #[derive(Debug)]
-pub(super) struct Aim {
+pub(super) struct TpotTarget {
     backlog: Arc<Backlog>,
     nanos: u64,
 }
 
-impl Aim {
-    /// A request that decodes there has this target, in seconds.
+impl TpotTarget {
+    /// Registers a target, in seconds, with the decoding endpoint.
     pub(super) fn new(backlog: &Arc<Backlog>, target: f64) -> Self {
         let nanos = nanos_of(target);
         backlog.targets().add(nanos);
         Self { backlog: Arc::clone(backlog), nanos }
     }
 
-    /// The request decodes elsewhere.
+    /// Moves the target to the endpoint that decodes instead.
     pub(super) fn move_to(&mut self, backlog: &Arc<Backlog>) {
         backlog.targets().add(self.nanos);
         self.backlog.targets().remove(self.nanos);
@@ -40,7 +38,7 @@ impl Aim {
     }
 }
 
-impl Drop for Aim {
+impl Drop for TpotTarget {
     fn drop(&mut self) {
         self.backlog.targets().remove(self.nanos);
     }
@@ -59,9 +57,9 @@ mod tests {
     fn tightest_target_in_use_counts() {
         let (one, other) = (backlog(), backlog());
         assert_eq!(one.targets().tightest(), None);
-        let loose = Aim::new(&one, 0.1);
-        let mut tight = Aim::new(&one, 0.02);
-        let _second = Aim::new(&one, 0.02);
+        let loose = TpotTarget::new(&one, 0.1);
+        let mut tight = TpotTarget::new(&one, 0.02);
+        let _second = TpotTarget::new(&one, 0.02);
         assert_eq!(one.targets().tightest(), Some((0.02, 2.0)));
         tight.move_to(&other);
         assert_eq!(one.targets().tightest(), Some((0.02, 1.0)));

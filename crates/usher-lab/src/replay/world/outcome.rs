@@ -11,7 +11,7 @@ use usher_plugins::latency::Report;
 
 /// Outcome of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fate {
+pub struct RequestOutcome {
     /// Time at which it came.
     pub arrived: Duration,
     /// Number of the server that it was sent to; `None` if the picker refused it.
@@ -47,9 +47,9 @@ pub struct Events {
 
 /// Outcomes of all requests of a policy.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Fates {
+pub struct RequestOutcomes {
     /// By position.
-    pub requests: Vec<Fate>,
+    pub requests: Vec<RequestOutcome>,
     /// Refusals by what was said.
     pub refusals: BTreeMap<String, u64>,
     /// Events that it took.

@@ -1,12 +1,12 @@
-//! Sums over the time so far, of which the difference between two moments is a mean.
+//! Running totals of an endpoint's work; the difference of two gives means between them.
 
 use std::time::Duration;
 
 use super::group::Steps;
 
-/// Sums of the work that one endpoint has done until a moment.
+/// Totals of the work that an endpoint has done until a moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Past {
+pub(super) struct WorkTotals {
     pub(super) at: Duration,
     /// Streams that decode now.
     streams: f64,
@@ -19,8 +19,9 @@ pub(super) struct Past {
     computed: f64,
 }
 
-impl Past {
-    /// A stream with so many tokens in the cache begins to decode. Returns the past until now.
+impl WorkTotals {
+    /// Counts a stream that begins to decode with `cached` tokens in the cache. Returns the totals
+    /// until now.
     pub(super) fn begin(&mut self, cached: f64, now: Duration) -> Self {
         self.pass(now);
         self.streams += 1.0;
@@ -28,7 +29,7 @@ impl Past {
         *self
     }
 
-    /// A stream that began with `cached` tokens in the cache has ended.
+    /// Removes a stream that began with `cached` tokens in the cache.
     pub(super) fn end(&mut self, cached: f64, now: Duration) {
         self.pass(now);
         self.streams -= 1.0;
@@ -68,16 +69,16 @@ mod tests {
     #[test]
     fn means_count_only_steps_since_the_start() {
         let seconds = Duration::from_secs;
-        let mut past = Past::default();
-        past.begin(100.0, seconds(0));
-        past.compute(5000.0, seconds(9));
-        let since = past.begin(50.0, seconds(10));
-        past.compute(80.0, seconds(12));
-        past.end(100.0, seconds(12));
-        past.end(50.0, seconds(14));
-        let (steps, each) = past.steps_since(&since, 8.0, 3.0).unwrap();
+        let mut totals = WorkTotals::default();
+        totals.begin(100.0, seconds(0));
+        totals.compute(5000.0, seconds(9));
+        let since = totals.begin(50.0, seconds(10));
+        totals.compute(80.0, seconds(12));
+        totals.end(100.0, seconds(12));
+        totals.end(50.0, seconds(14));
+        let (steps, each) = totals.steps_since(&since, 8.0, 3.0).unwrap();
         assert_eq!((steps.requests, steps.cached, steps.computed), (1.5 + 3.0, 100.0, 10.0));
         assert_eq!(each, 0.5);
-        assert!(past.steps_since(&past, 8.0, 0.0).is_none(), "no time has passed");
+        assert!(totals.steps_since(&totals, 8.0, 0.0).is_none(), "no time has passed");
     }
 }

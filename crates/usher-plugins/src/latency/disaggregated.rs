@@ -1,15 +1,14 @@
-//! The cost of a request where one endpoint computes its prompt and another one responds.
+//! Cost of a disaggregated request: one endpoint prefills, another decodes.
 //!
-//! Either endpoint has its part, and the way between them adds to the first token. A pair's
-//! cost is the sum, so that parts are worked out once per endpoint, however many pairs there
-//! are.
+//! Each endpoint contributes a part, and the KV transfer between them adds to TTFT. A pair's cost
+//! is the sum, so parts are computed once per endpoint, not per pair.
 
 use usher_core::endpoints::Endpoint;
 
-use super::cost::{Ask, Cost, Pool, Speed, State};
+use super::cost::{Cost, Pool, Speed, State, TokenCounts};
 use super::table::{Reported, Table};
 
-/// Part of the endpoint that computes the prompt.
+/// Cost at the prefill endpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrefillPart {
     /// Its part of the cost.
@@ -18,16 +17,16 @@ pub struct PrefillPart {
     pub computed: f64,
 }
 
-/// Part of the endpoint that decodes.
+/// Cost at the decode endpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodePart {
-    /// Its part of the cost, if another endpoint computes the prompt.
+    /// Its part of the cost, if another endpoint prefills.
     pub cost: Cost,
-    /// The cost of the whole request there.
+    /// Cost of the whole request there.
     pub whole: Cost,
-    /// Times that a KV cache takes as long to it as configured.
+    /// Learned duration of KV transfers to it, as a multiple of the configured one.
     pub factor: f64,
-    /// Seconds that its link is busy with others.
+    /// Seconds for which its link is busy with other transfers.
     pub busy: f64,
 }
 
@@ -39,10 +38,16 @@ impl Table<'_> {
         Pool::new(arrivals, tokens * backlog.speed().per_token, urgency)
     }
 
-    /// The cost of computing a prompt there for another endpoint. `urgency`: weight of a second
+    /// Cost of prefill there for another endpoint. `urgency`: weight of a second
     /// before the first token.
-    pub fn prefill_part(&self, endpoint: &Endpoint, ask: &Ask, urgency: f64, at: &Reported) -> PrefillPart {
-        self.prefill_part_of(endpoint, &self.look(endpoint, ask.prompt, at), ask, urgency)
+    pub fn prefill_part(
+        &self,
+        endpoint: &Endpoint,
+        counts: &TokenCounts,
+        urgency: f64,
+        at: &Reported,
+    ) -> PrefillPart {
+        self.prefill_part_of(endpoint, &self.look(endpoint, counts.prompt, at), counts, urgency)
     }
 
     #[inline]
@@ -50,17 +55,23 @@ impl Table<'_> {
         &self,
         endpoint: &Endpoint,
         (state, speed): &(State, Speed),
-        ask: &Ask,
+        counts: &TokenCounts,
         urgency: f64,
     ) -> PrefillPart {
         let own = self.own(endpoint, urgency);
-        let computed = speed.first_token(state, ask.uncached);
-        PrefillPart { cost: speed.prefill_cost(state, ask, &own), computed }
+        let computed = speed.first_token(state, counts.uncached);
+        PrefillPart { cost: speed.prefill_cost(state, counts, &own), computed }
     }
 
-    /// The cost of decoding there what another endpoint has computed, and of doing both.
-    pub fn decode_part(&self, endpoint: &Endpoint, ask: &Ask, urgency: f64, at: &Reported) -> DecodePart {
-        self.decode_part_of(endpoint, &self.look(endpoint, ask.prompt, at), ask, urgency)
+    /// Cost of decoding there after another endpoint's prefill, and of the whole request there.
+    pub fn decode_part(
+        &self,
+        endpoint: &Endpoint,
+        counts: &TokenCounts,
+        urgency: f64,
+        at: &Reported,
+    ) -> DecodePart {
+        self.decode_part_of(endpoint, &self.look(endpoint, counts.prompt, at), counts, urgency)
     }
 
     #[inline]
@@ -68,14 +79,15 @@ impl Table<'_> {
         &self,
         endpoint: &Endpoint,
         (state, speed): &(State, Speed),
-        ask: &Ask,
+        counts: &TokenCounts,
         urgency: f64,
     ) -> DecodePart {
         let own = self.own(endpoint, urgency);
         let (factor, busy) = self
             .known(endpoint)
             .map_or((1.0, 0.0), |backlog| (backlog.link().factor(), backlog.link().busy(self.now())));
-        let (prompt, cost) = (speed.prefill_cost(state, ask, &own), speed.decode_cost(state, ask, &own));
+        let (prompt, cost) =
+            (speed.prefill_cost(state, counts, &own), speed.decode_cost(state, counts, &own));
         let others = prompt.others + cost.others;
         DecodePart { cost, whole: Cost { others, first: prompt.first, ..cost }, factor, busy }
     }

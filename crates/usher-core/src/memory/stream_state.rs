@@ -1,4 +1,4 @@
-//! Streams of connections: whether their clients take replies, and what they sent that isn't read.
+//! Send and receive state of HTTP/2 streams: unsent replies and unread data.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -22,9 +22,9 @@ const LOOKS: u32 = 2;
 /// Bytes of unsent replies that a client takes at least from one look to the next.
 pub(super) const SLOWEST: u32 = 1 << 10;
 
-/// A stream of a connection: whether its replies are taken.
+/// Send and receive state of one HTTP/2 stream.
 #[derive(Debug, Default)]
-pub struct Replying {
+pub struct StreamState {
     /// Times that it was asked for a reply.
     asked: AtomicU32,
     /// `true` if the stream had no reply when it was last polled for one.
@@ -40,16 +40,16 @@ pub struct Replying {
     written_before: AtomicU32,
     /// Bytes that have arrived on it and that it hasn't read.
     unread: AtomicI64,
-    /// Data that arrives on it is dropped.
-    is_deaf: AtomicBool,
+    /// `true` once arriving data is dropped.
+    discards_input: AtomicBool,
     task: OnceLock<AbortHandle>,
     /// `true` once the stream is reset.
     is_reset: AtomicBool,
-    /// By this it is reset as well.
+    /// Cancellation that also resets the stream.
     end: OnceLock<CancellationToken>,
 }
 
-impl Replying {
+impl StreamState {
     /// The client has taken what there was, and the stream is asked for the next reply.
     #[inline]
     pub fn asked(&self, is_waiting: bool) {
@@ -82,11 +82,11 @@ impl Replying {
     }
 
     /// Marks the request body as discarded: HTTP/2 drops further data.
-    pub fn is_read_no_more(&self) {
-        self.is_deaf.store(true, Relaxed);
+    pub fn discard_body(&self) {
+        self.discards_input.store(true, Relaxed);
     }
 
-    /// In bytes.
+    /// Bytes that arrived and aren't read.
     pub(super) fn unread(&self) -> u64 {
         u64::try_from(self.unread.load(Relaxed)).unwrap_or(0)
     }
@@ -139,12 +139,12 @@ impl Replying {
         self.task.get().is_some_and(|task| !task.is_finished())
     }
 
-    /// Bytes of replies that are left though it was reset: nothing can be written to its client.
+    /// Unsent bytes of a reset stream: nothing can be written to its client.
     pub(super) fn stuck(&self) -> u64 {
         if self.is_reset() && !self.is_running() { self.unsent() } else { 0 }
     }
 
-    /// Ends it without a reply, and says whether that is new.
+    /// Resets the stream. Returns `true` if it wasn't reset before.
     pub(super) fn reset(&self) -> bool {
         let Some(task) = self.task.get().filter(|_| !self.is_reset.swap(true, Relaxed)) else { return false };
         task.abort();
@@ -187,12 +187,12 @@ pub(super) struct Streams {
 #[derive(Debug, Default)]
 struct Open {
     /// By their numbers, which rise.
-    streams: Vec<(u32, Weak<Replying>)>,
+    streams: Vec<(u32, Weak<StreamState>)>,
     /// Number of the last one.
     last: u32,
     /// Streams whose headers have arrived and that haven't begun, in this order. HTTP/2 doesn't say the
     /// number of one that begins, but begins them in the order in which they came.
-    coming: VecDeque<Arc<Replying>>,
+    coming: VecDeque<Arc<StreamState>>,
     /// Number of those that HTTP/2 read in this turn of the connection. They begin before its end, except
     /// for those that HTTP/2 refuses itself.
     were_read: usize,
@@ -229,7 +229,7 @@ impl Streams {
         if let Ok(place) = open.streams.binary_search_by_key(&number, |(number, _)| *number)
             && let Some(stream) = open.streams[place].1.upgrade()
         {
-            if stream.is_deaf.load(Relaxed) {
+            if stream.discards_input.load(Relaxed) {
                 return false;
             }
             stream.unread.fetch_add(bytes, Relaxed);
@@ -251,7 +251,7 @@ impl Streams {
     }
 
     /// The next stream begins.
-    pub(super) fn begin(&self) -> Arc<Replying> {
+    pub(super) fn begin(&self) -> Arc<StreamState> {
         let mut open = self.open();
         open.were_read = open.were_read.saturating_sub(1);
         // There is one: its headers have arrived.
@@ -259,19 +259,19 @@ impl Streams {
     }
 
     /// All streams that are open.
-    pub(super) fn all(&self) -> Vec<Arc<Replying>> {
+    pub(super) fn all(&self) -> Vec<Arc<StreamState>> {
         self.open().streams.iter().filter_map(|(_, stream)| stream.upgrade()).collect()
     }
 }
 
 impl Open {
     /// Adds a stream of the last number.
-    fn add(&mut self) -> Arc<Replying> {
+    fn add(&mut self) -> Arc<StreamState> {
         if self.streams.len() >= self.tidy_at {
             self.streams.retain(|(_, stream)| stream.strong_count() > 0);
             self.tidy_at = FEW.max(2 * self.streams.len());
         }
-        let stream = Arc::<Replying>::default();
+        let stream = Arc::<StreamState>::default();
         self.streams.push((self.last, Arc::downgrade(&stream)));
         stream
     }
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn refused_streams_do_not_shift_stream_ids() {
         let streams = Streams::default();
-        let unread = |stream: &Arc<Replying>| stream.unread();
+        let unread = |stream: &Arc<StreamState>| stream.unread();
         // Two come in a turn, of which the second is refused, and the head of a third.
         [1, 3, 5].iter().for_each(|number| assert!(streams.headers_arrived(*number)));
         streams.data_arrived(1, 10);

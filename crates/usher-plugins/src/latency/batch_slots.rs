@@ -1,15 +1,15 @@
-//! Requests that an endpoint can run at a time: those that it runs whenever others wait.
+//! Batch slots of an endpoint: requests that it runs at a time whenever others wait.
 
-/// Readings of the same number that say that there are no more slots.
+/// Equal readings after which the number of slots is known.
 const READINGS: u32 = 8;
 
 /// Readings of the same smaller number in a row, while others wait, that say that there are fewer
 /// slots than were thought: a reading was wrong, or the engine has another limit now.
 const FEWER: u32 = 32;
 
-/// Most requests that ran at a time.
+/// Estimate of an endpoint's batch slots: the most requests that ran at a time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Plateau {
+pub(super) struct BatchSlots {
     most: f64,
     /// Readings of just so many while others waited.
     times: u32,
@@ -18,7 +18,7 @@ pub(super) struct Plateau {
     read_at_ms: Option<u64>,
 }
 
-impl Plateau {
+impl BatchSlots {
     /// A reading said that so many requests run and so many wait. Returns the requests that can
     /// run at a time, infinite while that isn't known; `None`: as before.
     pub(super) fn note(&mut self, running: f64, waiting: f64, read_at_ms: Option<u64>) -> Option<f64> {
@@ -50,11 +50,11 @@ mod tests {
 
     #[test]
     fn slots_are_learned_while_requests_wait() {
-        let mut plateau = Plateau::default();
+        let mut slots = BatchSlots::default();
         let mut at = 0;
         let mut note = |running, waiting| {
             at += 1;
-            plateau.note(running, waiting, Some(at))
+            slots.note(running, waiting, Some(at))
         };
         assert_eq!(note(8.0, 0.0), Some(f64::INFINITY), "more than ever");
         assert_eq!(note(8.0, 0.0), None, "nobody waits");
@@ -70,6 +70,6 @@ mod tests {
         }
         assert_eq!((1..FEWER).find_map(|_| note(8.0, 5.0)), None);
         assert_eq!((note(8.0, 5.0), note(8.0, 0.0)), (Some(8.0), Some(8.0)));
-        assert_eq!(plateau.note(10.0, 0.0, Some(at)), None, "the same reading");
+        assert_eq!(slots.note(10.0, 0.0, Some(at)), None, "the same reading");
     }
 }

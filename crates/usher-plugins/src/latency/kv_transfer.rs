@@ -1,24 +1,24 @@
-//! A KV cache on its way to the endpoint that decodes.
+//! KV cache transfer to the endpoint that decodes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::backlog::Backlog;
 
-/// Seconds of a transfer, with others on its link.
+/// Duration of a transfer in seconds, including others on its link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Moved {
-    /// With links as fast as learned.
+pub(super) struct TransferTime {
+    /// By the learned link speed.
     pub(super) expected: f64,
-    /// With links as fast as configured.
+    /// By the configured link speed.
     pub(super) configured: f64,
 }
 
-/// A KV cache that is yet to come to the endpoint that decodes.
+/// KV cache transfer that has not arrived at the endpoint that decodes.
 #[derive(Debug)]
-pub(super) struct Moving {
+pub(super) struct KvTransfer {
     decode: Arc<Backlog>,
-    /// Seconds that it takes alone, as configured, and that others on the link add.
+    /// Seconds that it takes alone, as configured, and that other transfers on the link add.
     alone: f64,
     others: f64,
     /// Seconds until the prompt should be computed; `None`: that isn't known.
@@ -27,7 +27,7 @@ pub(super) struct Moving {
     tokens: i64,
 }
 
-impl Moving {
+impl KvTransfer {
     /// A transfer to `decode` that takes `alone` seconds as configured, of a prompt of so many
     /// tokens that should be computed after `computed` seconds. `is_seen`: its first token will
     /// be.
@@ -50,10 +50,10 @@ impl Moving {
 
     /// The first token came after so many seconds. Returns how many of them the transfer should
     /// have taken with others on its link.
-    pub(super) fn arrived(&self, seconds: f64) -> Moved {
+    pub(super) fn arrived(&self, seconds: f64) -> TransferTime {
         let link = self.decode.link();
         let factor = link.factor();
-        let moved = Moved {
+        let moved = TransferTime {
             expected: self.others + self.alone * factor,
             configured: self.others / factor + self.alone,
         };
@@ -64,7 +64,7 @@ impl Moving {
     }
 }
 
-impl Drop for Moving {
+impl Drop for KvTransfer {
     fn drop(&mut self) {
         self.decode.link().take(self.tokens);
     }
@@ -88,13 +88,13 @@ mod tests {
     #[test]
     fn transfers_share_the_link_for_as_long_as_they_take() {
         let decode = endpoint();
-        let moving = |seen| Moving::new(&decode, 0.5, Some(0.1), 1000, seen, Duration::ZERO);
+        let transfer = |seen| KvTransfer::new(&decode, 0.5, Some(0.1), 1000, seen, Duration::ZERO);
         let busy = |now| (decode.link().busy(now) * 1e3).round();
-        let booked = [moving(true), moving(true), moving(false)];
+        let booked = [transfer(true), transfer(true), transfer(false)];
         assert_eq!(decode.link().tokens(), 2000.0, "as far as it will be seen when they are there");
         assert_eq!([ms(0), ms(700), ms(1600)].map(busy), [1500.0, 800.0, 0.0]);
         assert!(
-            (moving(true).arrived(1.9).expected - 1.9).abs() < 1e-9,
+            (transfer(true).arrived(1.9).expected - 1.9).abs() < 1e-9,
             "its own half and what is left of the others"
         );
         drop(booked);
@@ -110,7 +110,7 @@ mod tests {
                 let (computed, alone) = (0.05 + 0.2 * draw(3 * n), 0.05 * draw(3 * n + 1));
                 let noise = 0.9 + 0.2 * draw(3 * n + 2);
                 let seconds = (computed + truth * alone) * noise;
-                Moving::new(&decode, alone, Some(computed), 1000, true, ms(5000 * n)).arrived(seconds);
+                KvTransfer::new(&decode, alone, Some(computed), 1000, true, ms(5000 * n)).arrived(seconds);
             }
             let factor = decode.link().factor();
             assert!((factor / truth).ln().abs() < 0.35, "{truth}: {factor}");
@@ -127,9 +127,9 @@ mod tests {
             let (tokens, now) = (100 + (4000.0 * draw(2 * n)) as u64, ms(5000 * n));
             let (computing, alone) = (tokens as f64 * per_token, tokens as f64 * per_moved);
             let computed = prefill.speed().first_token(&State::default(), tokens as f64);
-            let moving = Moving::new(&decode, alone, Some(computed), tokens, true, now);
+            let transfer = KvTransfer::new(&decode, alone, Some(computed), tokens, true, now);
             let seconds = (0.02 + computing + alone) * (0.8 + 0.4 * draw(2 * n + 1));
-            let moved = moving.arrived(seconds).configured;
+            let moved = transfer.arrived(seconds).configured;
             prefill.computed((0.0, tokens as f64), tokens, Some((seconds, moved)), now);
         }
         let (speed, factor) = (prefill.speed().per_token / per_token, decode.link().factor());
@@ -140,13 +140,13 @@ mod tests {
     fn an_outlier_moves_the_speed_of_a_link_little() {
         let decode = endpoint();
         for n in 0..50 {
-            Moving::new(&decode, 0.1, Some(0.1), 1000, true, ms(5000 * n)).arrived(0.3);
+            KvTransfer::new(&decode, 0.1, Some(0.1), 1000, true, ms(5000 * n)).arrived(0.3);
         }
         let before = decode.link().factor();
-        Moving::new(&decode, 0.1, Some(0.1), 1000, true, ms(500_000)).arrived(10.0);
+        KvTransfer::new(&decode, 0.1, Some(0.1), 1000, true, ms(500_000)).arrived(10.0);
         let after = decode.link().factor();
         assert!((before - 2.0).abs() < 0.3 && (after / before - 1.0).abs() < 0.2, "{before} {after}");
-        Moving::new(&decode, 0.1, None, 1000, true, ms(500_000)).arrived(10.0);
+        KvTransfer::new(&decode, 0.1, None, 1000, true, ms(500_000)).arrived(10.0);
         assert_eq!(decode.link().factor(), after, "the time of the prompt wasn't known");
     }
 }
