@@ -3,6 +3,7 @@
 mod agreement;
 mod engine;
 mod explained;
+mod process;
 mod renderer;
 mod simulated;
 mod tokenizer;
