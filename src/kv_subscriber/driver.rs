@@ -162,9 +162,10 @@ impl Driver {
         match event {
             event::Event::Endpoint { source, input, model } => {
                 if let Some(known) = self.sources.get_mut(&source) {
+                    let renamed = known.renamed(&model, self.config.tokens.model());
                     known.serves(model);
                     known.watch(&input);
-                    self.inputs(source, [input].into());
+                    self.inputs(source, renamed.into_iter().chain([input]).collect());
                 }
             }
             event::Event::Central { connection, from, pod, model, sequence, payload } => {
@@ -249,7 +250,7 @@ impl Driver {
         let summary = self.residency.summary(source.id);
         EndpointNumbers {
             endpoint: Arc::clone(source.endpoint.id()),
-            counts: source.tracker.counts(),
+            counts: source.counts(),
             status: self.config.caches.index().status(source.slot.number()),
             blocks: summary.map_or(0, |summary| summary.blocks),
             evicted: summary.map_or(0, |summary| summary.evicted),

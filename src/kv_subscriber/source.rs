@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio_util::task::AbortOnDropHandle;
 use usher_core::endpoints::{Endpoint, Slot};
-use usher_core::kv_events::{Chain, Input, SourceId, Tracker};
+use usher_core::kv_events::{Chain, Counts, Input, SourceId, Tracker};
 use usher_plugins::Agreement;
 
 use super::skipped::Skipped;
@@ -43,6 +43,10 @@ pub(super) struct Source {
     pub(super) last_batch: Option<f64>,
     /// Engine's time of the first batch since all blocks were dropped, in seconds since 1970.
     first_batch: Option<f64>,
+    /// `true` if a batch was applied since all blocks were dropped.
+    has_batches: bool,
+    /// Times that all was asked for anew as the model became known: no restarts.
+    renamed: u64,
     /// Unix time at which the engine's process started, in seconds.
     started: Option<f64>,
     asleep: bool,
@@ -68,6 +72,8 @@ impl Source {
             agreement: Agreement::default(),
             last_batch: None,
             first_batch: None,
+            has_batches: false,
+            renamed: 0,
             started: None,
             asleep: false,
         }
@@ -116,11 +122,13 @@ impl Source {
     pub(super) fn batch(&mut self, time: Option<f64>) {
         self.last_batch = time.or(self.last_batch);
         self.first_batch = self.first_batch.or(time);
+        self.has_batches = true;
     }
 
     /// All blocks are dropped.
     pub(super) fn dropped(&mut self) {
         self.first_batch = None;
+        self.has_batches = false;
     }
 
     /// A topic named this model.
@@ -128,6 +136,21 @@ impl Source {
         if !model.is_empty() {
             self.model = model;
         }
+    }
+
+    /// Input that follows where a topic names the model for the first time, and batches were applied as those of another,
+    /// `otherwise`: replays of older engines have no topic.
+    pub(super) fn renamed(&mut self, model: &Bytes, otherwise: Option<&str>) -> Option<Input> {
+        let is_first = self.model.is_empty() && !model.is_empty();
+        let is_renamed = is_first && self.has_batches && model != otherwise.unwrap_or_default().as_bytes();
+        self.renamed += u64::from(is_renamed);
+        is_renamed.then_some(Input::Restarted)
+    }
+
+    /// Counts of the tracker.
+    pub(super) fn counts(&self) -> Counts {
+        let counts = self.tracker.counts();
+        Counts { restarts: counts.restarts.saturating_sub(self.renamed), ..counts }
     }
 
     /// Chain of the model that the engine serves. `otherwise`: model where topics name none.

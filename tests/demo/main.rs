@@ -286,8 +286,7 @@ fn precise_scenario_predicts_the_hits_that_happen() {
         assert!(cached.iter().sum::<f64>() <= run["tokens"]["cached"].as_f64().unwrap(), "{run}");
     }
     let off = |run: &Value| run["off_percent"].as_f64().unwrap();
-    // Two servers evict all the time: what goes while a prompt waits is 2 % where the machine is busy.
-    assert!(off(&runs[1]) < off(&runs[0]) && off(&runs[1]) < 5.0, "{report}");
+    assert!(off(&runs[1]) < off(&runs[0]) && off(&runs[1]) < 1.0, "{report}");
     assert_eq!(processes_of(&folder), Vec::<String>::new());
 }
 

@@ -24,6 +24,7 @@ fn args(line: &str) -> SimArgs {
 fn flag_defaults_match_the_configuration_defaults() {
     assert_eq!(args("").config(), SimConfig::default());
     assert_eq!(args("--instant").config().engine, EngineConfig::instant());
+    assert!(!args("--no-render").config().has_render);
     assert_eq!(args("--metrics-of trtllm-serve").config().dialect, Dialect::TrtllmServe);
     let unknown = Cli::try_parse_from(["sim", "--metrics-of", "llama"]).map(|_| ()).unwrap_err();
     assert!(unknown.to_string().contains("known are vllm, sglang"), "{unknown}");

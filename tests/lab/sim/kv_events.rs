@@ -161,22 +161,48 @@ async fn messages_are_lost_and_mixed_up_on_request() {
     }
 }
 
+/// Posts JSON. Returns status and body of the response.
+async fn post(at: SocketAddr, path: &str, body: &serde_json::Value) -> (u16, serde_json::Value) {
+    let request = Request::post(path).body(full(body.to_string())).unwrap();
+    let (parts, body, _) = exchange(at, request, Http1).await;
+    (parts.status.as_u16(), serde_json::from_slice(&body).unwrap())
+}
+
 #[tokio::test]
-async fn servers_render_prompts_as_tokens() {
+async fn servers_tell_the_tokens_of_prompts() {
     let group = instant().await;
     let at = group.addresses()[0];
     let [first, second] = [u32::from_le_bytes(*b"abcd"), u32::from(b'e')];
     // Ends with the role of the response.
     let response = [u32::from_le_bytes(*b"assi"), u32::from_le_bytes(*b"stan"), u32::from(b't')];
+    let tokenized =
+        |tokens: &[u32]| json!({"count": tokens.len(), "max_model_len": 131_072, "tokens": tokens});
     for (path, body, expected) in [
         ("/v1/completions/render", json!({"prompt": "abcde"}), json!([{"token_ids": [first, second]}])),
         ("/v1/completions/render", json!({"prompt": [7, 8]}), json!([{"token_ids": [7, 8]}])),
         ("/v1/chat/completions/render", json!({"messages": []}), json!({"token_ids": response})),
+        ("/tokenize", json!({"prompt": "abcde"}), tokenized(&[first, second])),
+        ("/tokenize", json!({"messages": []}), tokenized(&response)),
     ] {
-        let request = Request::post(path).body(full(body.to_string())).unwrap();
-        let (parts, body, _) = exchange(at, request, Http1).await;
-        assert_eq!(parts.status, 200);
-        assert_eq!(serde_json::from_slice::<serde_json::Value>(&body).unwrap(), expected);
+        assert_eq!(post(at, path, &body).await, (200, expected), "{path}");
+    }
+    for body in [json!({"prompt": ["abcde"]}), json!({"prompt": [7]}), json!({})] {
+        assert_eq!(post(at, "/tokenize", &body).await.0, 400, "{body}");
     }
     assert_eq!(set_fault(at, json!({"kv-events": "drop"})).await, 400, "it tells nothing");
+}
+
+#[tokio::test]
+async fn servers_without_render_endpoints_tokenize() {
+    let config = SimConfig { engine: EngineConfig::instant(), has_render: false, ..SimConfig::default() };
+    let group = servers(config, 1).await;
+    let at = group.addresses()[0];
+    for (path, status) in [
+        ("/v1/completions/render", 404),
+        ("/v1/chat/completions/render", 404),
+        ("/tokenize", 200),
+        ("/v1/completions", 200),
+    ] {
+        assert_eq!(post(at, path, &json!({"prompt": "abcde", "max_tokens": 1})).await.0, status, "{path}");
+    }
 }

@@ -59,7 +59,7 @@ async fn tokens_of_another_vocabulary_are_detected() {
     for agrees in [true, false] {
         let (servers, at, port) = simulated().await;
         // To the engine four bytes are a token, and one to the other.
-        let url = if agrees { format!("http://{at}") } else { Renderer::start(true).url };
+        let url = if agrees { format!("http://{at}") } else { Renderer::rendering().url };
         let more = format!(
             ", {{type: token-producer, parameters: {{modelName: m, vllm: {{url: '{url}', timeout: 30s}}}}}}"
         );

@@ -3,6 +3,7 @@
 mod agreement;
 mod engine;
 mod explained;
+mod process;
 mod renderer;
 mod simulated;
 mod tokenizer;
@@ -216,7 +217,7 @@ fn overlong_frame_length_closes_the_connection() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn text_prompts_use_tokens_rendered_by_a_server() {
-    let renderer = Renderer::start(true);
+    let renderer = Renderer::rendering();
     let mut b = Engine::at(B, 0).await;
     // Long, as this machine may be busy.
     let tokens = format!(
@@ -234,15 +235,62 @@ async fn text_prompts_use_tokens_rendered_by_a_server() {
         r#"{"model":"m","messages":[{"role":"user","content":"abcd"},{"role":"user","content":"efgh"}]}"#;
     assert_eq!(destinations_of(&picker, "/v1/chat/completions", chat).await, [format!("{B}:8000")]);
     let asked = renderer.asked.lock().unwrap().clone();
-    assert_eq!(asked.first().unwrap(), &("/v1/completions/render".to_owned(), "base".to_owned()));
-    assert_eq!(asked.last().unwrap(), &("/v1/chat/completions/render".to_owned(), "base".to_owned()));
+    assert_eq!(asked.first().unwrap(), &(renderer::COMPLETIONS.to_owned(), "base".to_owned()));
+    assert_eq!(asked.last().unwrap(), &(renderer::CHATS.to_owned(), "base".to_owned()));
     let rendered = r#"usher_tokens_rendered_total{plugin_name="token-producer",result="rendered"}"#;
     assert_eq!(picker.metric(rendered), Some(32.0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_without_render_endpoints_are_asked_to_tokenize() {
+    let renderer = Renderer::with(&[renderer::TOKENIZE]);
+    let mut b = Engine::at(B, 0).await;
+    let tokens = format!(
+        ", {{type: token-producer, parameters: {{modelName: base, vllm: {{url: '{}', timeout: 30s, mmTimeout: 30s}}}}}}",
+        renderer.url
+    );
+    let picker = picker(&format!("socketPort: {}", b.port), &tokens).await;
+    connected(&picker, &mut b, "b").await;
+    // The bytes of "abcdefgh".
+    b.store(None, 97..105).await;
+    wait(&picker, "blocks", "b", 2.0);
+    let well = [format!("{B}:8000")];
+    let (completion, chat) = ("/v1/completions", "/v1/chat/completions");
+    let asked = |paths: &[&str]| {
+        let calls = std::mem::take(&mut *renderer.asked.lock().unwrap());
+        let expected: Vec<_> = paths.iter().map(|path| ((*path).to_owned(), "base".to_owned())).collect();
+        assert_eq!(calls, expected);
+    };
+    let text = r#"{"model":"m","prompt":"abcdefgh, and"}"#;
+    assert_eq!(destinations_of(&picker, completion, text).await, well);
+    // Once it is known to be missing, the render endpoint is not asked.
+    asked(&[&[renderer::COMPLETIONS][..], &[renderer::TOKENIZE; 16]].concat());
+    let texts = r#"{"model":"m","prompt":["abcdefgh, and","or"]}"#;
+    assert_eq!(destinations_of(&picker, completion, texts).await, well);
+    asked(&[renderer::TOKENIZE; 32]);
+    let turns =
+        r#"{"model":"m","messages":[{"role":"user","content":"abcd"},{"role":"user","content":"efgh"}]}"#;
+    assert_eq!(destinations_of(&picker, chat, turns).await, well);
+    asked(&[&[renderer::CHATS][..], &[renderer::TOKENIZE; 16]].concat());
+    let count = |result: &str| {
+        let labels = format!("plugin_name=\"token-producer\",result=\"{result}\"");
+        picker.metric(&format!("usher_tokens_rendered_total{{{labels}}}"))
+    };
+    assert_eq!((count("rendered"), count("failed")), (Some(48.0), Some(0.0)));
+    // What /tokenize leaves out is not guessed.
+    let image = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"abcdefgh"},{"type":"image_url","image_url":{"url":"http://x/y.png"}}]}]}"#;
+    let effort =
+        r#"{"model":"m","messages":[{"role":"user","content":"abcdefgh"}],"reasoning_effort":"low"}"#;
+    for body in [image, effort] {
+        assert_eq!(destinations_of(&picker, chat, body).await.len(), 2);
+        asked(&[renderer::CHATS; 16]);
+    }
+    assert_eq!((count("rendered"), count("failed")), (Some(48.0), Some(32.0)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_tokenizer_server_delays_a_request_up_to_its_timeout() {
-    let renderer = Renderer::start(false);
+    let renderer = Renderer::silent();
     let port = Engine::at(A, 0).await.port;
     let more = format!(
         ", {{type: token-producer, parameters: {{vllm: {{url: '{}'}}}}}}, {{type: approx-prefix-cache-producer}}",

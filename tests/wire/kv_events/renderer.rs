@@ -1,10 +1,14 @@
-//! A server that renders prompts, as vLLM does: a token per byte.
+//! A server that tells the tokens of prompts, as vLLM does: one per byte.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
+
+pub const COMPLETIONS: &str = "/v1/completions/render";
+pub const CHATS: &str = "/v1/chat/completions/render";
+pub const TOKENIZE: &str = "/tokenize";
 
 /// Until the test's process ends.
 pub struct Renderer {
@@ -14,8 +18,22 @@ pub struct Renderer {
 }
 
 impl Renderer {
-    /// Responds, or accepts connections and says nothing.
-    pub fn start(responds: bool) -> Self {
+    /// Accepts connections and says nothing.
+    pub fn silent() -> Self {
+        Self::start(None)
+    }
+
+    /// Renders prompts.
+    pub fn rendering() -> Self {
+        Self::with(&[COMPLETIONS, CHATS])
+    }
+
+    /// Responds to these paths.
+    pub fn with(paths: &'static [&'static str]) -> Self {
+        Self::start(Some(paths))
+    }
+
+    fn start(paths: Option<&'static [&'static str]>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let asked = Arc::default();
@@ -23,9 +41,9 @@ impl Renderer {
         std::thread::spawn(move || {
             let mut silent = Vec::new();
             for stream in listener.incoming().flatten() {
-                if responds {
+                if let Some(paths) = paths {
                     let calls = Arc::clone(&calls);
-                    std::thread::spawn(move || serve(stream, &calls));
+                    std::thread::spawn(move || serve(stream, paths, &calls));
                 } else {
                     silent.push(stream);
                 }
@@ -35,7 +53,7 @@ impl Renderer {
     }
 }
 
-fn serve(mut stream: TcpStream, calls: &Mutex<Vec<(String, String)>>) -> Option<()> {
+fn serve(mut stream: TcpStream, paths: &[&str], calls: &Mutex<Vec<(String, String)>>) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
         let mut first = String::new();
@@ -57,20 +75,35 @@ fn serve(mut stream: TcpStream, calls: &Mutex<Vec<(String, String)>>) -> Option<
         reader.read_exact(&mut body).ok()?;
         let body: Value = serde_json::from_slice(&body).ok()?;
         let model = body["model"].as_str().unwrap_or_default().to_owned();
+        let (status, response) = respond(&path, &body, paths.contains(&path.as_str()));
         calls.lock().unwrap().push((path, model));
-        let ids = |text: &Value| text.as_str().unwrap_or_default().bytes().map(u32::from).collect::<Vec<_>>();
-        let rendered = match &body["messages"] {
-            Value::Array(messages) => {
-                json!({"token_ids": messages.iter().flat_map(|message| ids(&message["content"])).collect::<Vec<_>>()})
-            }
-            _ => json!([{"token_ids": ids(&body["prompt"])}]),
-        }
-        .to_string();
+        let response = response.to_string();
         write!(
             stream,
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{rendered}",
-            rendered.len()
+            "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{response}",
+            response.len()
         )
         .ok()?;
+    }
+}
+
+fn respond(path: &str, body: &Value, is_there: bool) -> (&'static str, Value) {
+    if !is_there {
+        return ("404 Not Found", json!({"detail": "Not Found"}));
+    }
+    let bytes = |text: &Value| text.as_str().unwrap_or_default().bytes().map(u32::from).collect::<Vec<_>>();
+    let ids: Vec<u32> = match &body["messages"] {
+        Value::Array(messages) => messages.iter().flat_map(|message| bytes(&message["content"])).collect(),
+        _ => bytes(&body["prompt"]),
+    };
+    let rendered = json!({"token_ids": ids});
+    match path {
+        COMPLETIONS => ("200 OK", json!([rendered])),
+        CHATS => ("200 OK", rendered),
+        // A prompt is one text, where it is there at all.
+        _ if body.get("prompt").is_some_and(|prompt| !prompt.is_string()) => {
+            ("400 Bad Request", json!({"error": {"message": "Input should be a valid string"}}))
+        }
+        _ => ("200 OK", json!({"count": ids.len(), "max_model_len": 4096, "tokens": ids})),
     }
 }

@@ -185,6 +185,9 @@ pub struct SimConfig {
     /// Respond with 404 for a model that is neither `model` nor in `loras`, as vLLM does.
     /// Default false: any name is served as the base model.
     pub strict_models: bool,
+    /// `true` if it has /v1/completions/render and /v1/chat/completions/render, as vLLM does with
+    /// `VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1`. Default true. `/tokenize` is there anyway.
+    pub has_render: bool,
     /// Names of the LoRA adapters that are served. Default none.
     pub loras: Vec<String>,
     /// Output tokens of a request that sets no limit. Default 64.
@@ -216,6 +219,7 @@ impl Default for SimConfig {
             dialect: Dialect::default(),
             model: "meta-llama/Llama-3.1-8B-Instruct".to_owned(),
             strict_models: false,
+            has_render: true,
             loras: Vec::new(),
             default_output_tokens: 64,
             stream_interval: 1,

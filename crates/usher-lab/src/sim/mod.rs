@@ -28,7 +28,7 @@
 //! it. Responses name who computed the prompt: `x-sim-prefilled-by`.
 //!
 //! With [`KvEventsConfig`] a server tells which blocks come and go, as vLLM does: `kv_events`. Four bytes of a prompt are
-//! a token; `/v1/completions/render` and `/v1/chat/completions/render` tell a prompt's.
+//! a token; `/v1/completions/render`, `/v1/chat/completions/render` and `/tokenize` tell a prompt's.
 //!
 //! `GET /admin/state` tells what the engine is doing and which request came last,
 //! `GET`, `POST` and `DELETE` of `/admin/fault` are described at [`Fault`].

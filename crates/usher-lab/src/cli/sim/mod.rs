@@ -62,6 +62,10 @@ pub struct SimArgs {
     /// Respond with 404 for any other model, as vLLM does.
     #[arg(long)]
     pub strict_models: bool,
+    /// Respond with 404 to /v1/completions/render and /v1/chat/completions/render, as vLLM does unless it is
+    /// told otherwise.
+    #[arg(long)]
+    pub no_render: bool,
     /// Names of LoRA adapters that are served, separated by commas.
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub loras: Vec<String>,
@@ -119,6 +123,7 @@ impl SimArgs {
             dialect: self.metrics_of,
             model: self.model.clone(),
             strict_models: self.strict_models,
+            has_render: !self.no_render,
             loras: self.loras.clone(),
             default_output_tokens: self.output_tokens,
             stream_interval: self.stream_interval,

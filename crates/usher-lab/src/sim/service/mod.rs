@@ -1,5 +1,6 @@
 //! One server's responses.
 
+mod tokenize;
 mod tokens;
 
 use std::io;
@@ -36,6 +37,7 @@ const RESPONSE_TRAILER: HeaderName = HeaderName::from_static("x-sim-trailer");
 // Paths that tell the tokens of a prompt.
 const CHAT_RENDER: &str = "/v1/chat/completions/render";
 const COMPLETIONS_RENDER: &str = "/v1/completions/render";
+const TOKENIZE: &str = "/tokenize";
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -176,11 +178,17 @@ impl Service {
 
     async fn other(&self, method: &Method, path: &str, body: &[u8]) -> Response<SimBody> {
         let allowed = match path {
+            CHAT_RENDER | COMPLETIONS_RENDER if !self.config.has_render => "",
             "/health" | "/v1/models" | "/metrics" | "/admin/state" => "GET",
             "/admin/fault" => "GET, POST, DELETE",
-            "/v1/chat/completions" | "/v1/completions" | CHAT_RENDER | COMPLETIONS_RENDER => "POST",
-            _ => return response(StatusCode::NOT_FOUND, JSON, full(r#"{"detail":"Not Found"}"#)),
+            "/v1/chat/completions" | "/v1/completions" | CHAT_RENDER | COMPLETIONS_RENDER | TOKENIZE => {
+                "POST"
+            }
+            _ => "",
         };
+        if allowed.is_empty() {
+            return response(StatusCode::NOT_FOUND, JSON, full(r#"{"detail":"Not Found"}"#));
+        }
         if !allowed.split(", ").any(|allowed| allowed == method.as_str()) {
             let body = full(r#"{"detail":"Method Not Allowed"}"#);
             let mut refusal = response(StatusCode::METHOD_NOT_ALLOWED, JSON, body);
@@ -197,6 +205,7 @@ impl Service {
             "/admin/state" => json_response(&self.state()),
             CHAT_RENDER => render(Api::Chat, body),
             COMPLETIONS_RENDER => render(Api::Completions, body),
+            TOKENIZE => self.tokenize(body),
             _ => self.admin_fault(method, body),
         }
     }

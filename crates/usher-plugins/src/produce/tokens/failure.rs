@@ -14,6 +14,8 @@ pub(super) enum Failure {
     Refused(StatusCode),
     /// The response ended early, or is too long.
     Cut,
+    /// The prompt depends on what `/tokenize` doesn't read.
+    Beyond,
     /// The chat template refuses the chat.
     Template(String),
     /// The tokenizer in this process refuses the text.
@@ -24,6 +26,25 @@ pub(super) enum Failure {
     Abandoned,
     /// The memory budget has no room for it.
     NoRoom,
+}
+
+/// Statuses of a path that a server doesn't have.
+const MISSING: [StatusCode; 2] = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED];
+
+impl Failure {
+    /// `true` if another call may tell the tokens: the server doesn't have this one, or it is not for such prompts.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        match self {
+            Self::Refused(status) => MISSING.contains(status),
+            Self::Beyond => true,
+            _ => false,
+        }
+    }
+
+    /// `true` if the server has the call, and refuses the prompt.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused(status) if !MISSING.contains(status))
+    }
 }
 
 impl From<Full> for Failure {
@@ -39,6 +60,7 @@ impl fmt::Display for Failure {
             Self::Unreachable(error) => write!(f, "{error}"),
             Self::Refused(status) => write!(f, "status {status}"),
             Self::Cut => f.write_str("the response ended early or is too long"),
+            Self::Beyond => f.write_str("the server renders no prompts, and /tokenize can't do this one"),
             Self::Template(failure) => f.write_str(failure),
             Self::Refusing => f.write_str("the tokenizer refuses the text"),
             Self::LongWord => f.write_str("a word is longer than 64 KiB"),

@@ -2,6 +2,7 @@
 //! where an engine renders prompts, it asks that for the token ids; otherwise it estimates their number, as
 //! llm-d-router does: four bytes are a token.
 
+mod calls;
 mod client;
 mod durations;
 mod failure;
@@ -11,6 +12,8 @@ mod metrics;
 mod params;
 mod render;
 mod room;
+mod server;
+mod tokenize;
 
 use std::sync::{Arc, OnceLock};
 
@@ -93,7 +96,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
         (None, render) => {
             let render = render.clone().unwrap_or_default();
             let summary = format!(
-                "Asks {} for the tokens of prompts, for {:?} at most; then estimates how many they are.",
+                "Asks {} for the tokens of prompts, for {:?} at most (/v1/completions/render and /v1/chat/completions/render; where these are missing, /tokenize); then estimates how many they are.",
                 render.url, render.timeout
             );
             let budget = cx.state.budget();

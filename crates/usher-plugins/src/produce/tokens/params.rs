@@ -19,8 +19,8 @@ pub struct TokenParams {
     #[serde(skip_serializing)]
     #[schemars(with = "Option<serde_json::Value>", extend("default" = "{}"))]
     estimate: Option<Node>,
-    /// The vLLM server that is asked for the tokens of prompts, with /v1/completions/render and
-    /// /v1/chat/completions/render. Without it they are estimated.
+    /// The vLLM or SGLang server that is asked for the tokens of prompts, with /v1/completions/render and
+    /// /v1/chat/completions/render, or /tokenize where it has none. Without it they are estimated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vllm: Option<RenderParams>,
     /// A tokenizer in this process, in place of a server. Usher's own: llm-d-router refuses it.

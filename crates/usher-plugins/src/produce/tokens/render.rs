@@ -10,26 +10,33 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use usher_core::request::prompt::PartKind;
-use usher_core::request::{Api, Body, Request};
+use usher_core::request::{Api, Request};
 use usher_plugin::data::{PromptTokenIds, TokenizedItem, TokenizedPrompt};
 
-/// Path of the call for a request; `None` where there is none, or where the request has tokens already.
-pub(super) fn path(request: &Request) -> Option<&'static str> {
+/// API of a request whose tokens can be asked for; `None` for others, and where the request has tokens already.
+pub(super) fn api(request: &Request) -> Option<Api> {
     let is_tokens = request.prompt.parts.iter().any(|part| part.kind == PartKind::Tokens);
     match request.api {
-        Api::Completions if !is_tokens => Some("/v1/completions/render"),
-        Api::ChatCompletions => Some("/v1/chat/completions/render"),
+        Api::Completions if is_tokens => None,
+        api @ (Api::Completions | Api::ChatCompletions) => Some(api),
         _ => None,
     }
 }
 
-/// The body of a request, but for the model. `None` if it is no JSON object.
-pub(super) fn body(body: Body, model: &str) -> Option<Bytes> {
-    let bytes = body.into_bytes();
-    if model.is_empty() {
-        return Some(bytes);
+/// Path of the call for requests of an API.
+pub(super) fn path(api: Api) -> &'static str {
+    match api {
+        Api::ChatCompletions => "/v1/chat/completions/render",
+        _ => "/v1/completions/render",
     }
-    let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_slice(&bytes).ok()?;
+}
+
+/// The body of a request, but for the model. `None` if it is no JSON object.
+pub(super) fn body(body: Bytes, model: &str) -> Option<Bytes> {
+    if model.is_empty() {
+        return Some(body);
+    }
+    let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_slice(&body).ok()?;
     let model = serde_json::value::to_raw_value(model).ok()?;
     fields.insert("model", &model);
     serde_json::to_vec(&fields).ok().map(Bytes::from)

@@ -123,12 +123,14 @@ async fn tell(
     run.evictions = send(at, &client, 0..half, &mut run.outcomes).await?;
 
     progress.step(&format!("{name}: half of the servers restart"));
-    for server in &at.servers[..servers.div_ceil(2)] {
+    let restarted = &at.servers[..servers.div_ceil(2)];
+    for server in restarted {
         let fault = json!({"kv-events": "restart"}).to_string();
         client.post(*server, "/admin/fault", Bytes::from(fault)).await.context("cannot restart a server")?;
     }
     if policy.is_told {
         connected(&client, &at.servers).await?;
+        forgotten(&client, at.metrics, restarted).await?;
     }
     run.restart = send(at, &client, half..requests, &mut run.outcomes).await?;
     run.sum();
@@ -161,6 +163,21 @@ async fn connected(client: &Client, servers: &[SocketAddr]) -> anyhow::Result<()
         {
             let seconds = PATIENCE.as_secs();
             anyhow::ensure!(Instant::now() < deadline, "Usher did not hear {server} within {seconds} s");
+            sleep(LOOK).await;
+        }
+    }
+    Ok(())
+}
+
+/// Waits until Usher knows that what it heard of these servers is over. Their new connections may be there before that, and
+/// the first prompts would be sent after blocks of the processes before.
+async fn forgotten(client: &Client, metrics: SocketAddr, servers: &[SocketAddr]) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    for server in servers {
+        let state = client.json(*server, "/admin/state").await?;
+        let name = state["name"].as_str().unwrap_or_default();
+        while page::hears(&client.text(metrics, "/metrics").await?, name) {
+            anyhow::ensure!(Instant::now() < deadline, "Usher did not see that {name} restarted");
             sleep(LOOK).await;
         }
     }

@@ -34,9 +34,27 @@ impl Hits {
     }
 }
 
+/// Returns `true` if the page says that the KV events of a server are heard.
+pub(super) fn hears(text: &str, server: &str) -> bool {
+    let endpoint = format!("endpoint=\"default/{server}\"");
+    let of_server =
+        text.lines().find(|line| line.starts_with("usher_kv_events_known{") && line.contains(&endpoint));
+    of_server.is_some_and(|line| !line.ends_with(" 0"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn servers_are_heard_or_not() {
+        let known = |server: u8, value: u8| {
+            format!("usher_kv_events_known{{endpoint=\"default/sim-{server}\",plugin_name=\"p\"}} {value}\n")
+        };
+        let page = [known(1, 0), known(10, 2), known(2, 1)].concat();
+        let heard = ["sim-1", "sim-10", "sim-2", "sim-3"].map(|server| hears(&page, server));
+        assert_eq!(heard, [false, true, true, false]);
+    }
 
     #[test]
     fn either_producer_counts() {
