@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntGauge};
 
 use crate::flow::Code;
-use crate::metrics::{ClientSeries, Family, LabelKey, LabelRef, OTHER};
+use crate::metrics::{ClientSeries, Family, LabelKey, LabelRef, MAX_LABEL_VALUES, OTHER, SeriesRoom};
 use crate::request::{DEFAULT_FAIRNESS_ID, Request};
 
 use super::families::RequestFamilies;
@@ -133,6 +133,9 @@ impl Series {
     }
 }
 
+/// Lines of a series on a page, under both names: one that streams or one that doesn't.
+const LINES: usize = 400;
+
 /// The series that were made, by their labels.
 #[derive(Debug)]
 pub(super) struct SeriesTable(ClientSeries<LabelKey<3>, Series>);
@@ -141,14 +144,9 @@ pub(super) struct SeriesTable(ClientSeries<LabelKey<3>, Series>);
 const OF: &str = "requests";
 
 impl SeriesTable {
-    /// A table of at most so many series.
-    pub(super) fn new(most: usize) -> Self {
-        Self(ClientSeries::new(most))
-    }
-
-    /// Sets how many there are at most.
-    pub(super) fn limit(&mut self, most: usize) {
-        self.0.limit(most);
+    /// An empty table, in a room that others share.
+    pub(super) fn new(room: &SeriesRoom) -> Self {
+        Self(ClientSeries::new(MAX_LABEL_VALUES).within(room, LINES))
     }
 
     /// The series of a key.
@@ -188,7 +186,7 @@ impl SeriesTable {
 mod tests {
     use super::super::metrics::ExtProcMetrics;
     use super::*;
-    use crate::metrics::{MAX_LABEL_BYTES, MAX_LABEL_VALUES};
+    use crate::metrics::MAX_LABEL_BYTES;
     use prometheus::Registry;
 
     fn key(model: &str) -> SeriesKey<'_> {

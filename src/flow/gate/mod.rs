@@ -96,7 +96,7 @@ impl Gate {
             somebody_waits: AtomicBool::new(false),
             alarm: Notify::new(),
             demanded: watch::Sender::new(()),
-            series: SeriesTable::new(metrics.label_values),
+            series: SeriesTable::new(&metrics.room),
             metrics,
         })
     }

@@ -160,6 +160,11 @@ impl Page {
     pub fn held(&self) -> f64 {
         self.metric("usher_memory_bodies_bytes") + self.metric("usher_memory_streams_bytes")
     }
+    /// Number of lines with this text.
+    pub fn count(&self, text: &str) -> usize {
+        self.0.lines().filter(|line| line.contains(text)).count()
+    }
+
 
     /// Requests that were refused for want of memory.
     pub fn refused(&self) -> usize {
