@@ -155,6 +155,11 @@ impl GenAiMetrics {
         self
     }
 
+    /// Removes series that were unused for a while, where there are many.
+    pub(super) fn sweep(&self) {
+        self.series.retain(|_, _| true, &|_, series| series.forget(&self.families));
+    }
+
     /// The series of a request; `None` if its API has no generative operation.
     pub(super) fn of(&self, request: &Request) -> Option<Arc<GenAiSeries>> {
         let (operation, provider) = request.api.gen_ai()?;

@@ -156,6 +156,15 @@ impl ExtProcMetrics {
         self
     }
 
+    /// Removes series that were unused for a while, where there are many.
+    pub fn sweep(&self) {
+        self.series.sweep(&self.families);
+        self.rewritten.retain(|_, _| true, &|key, _| self.forget_rewritten(key));
+        if let Some(gen_ai) = &self.gen_ai {
+            gen_ai.sweep();
+        }
+    }
+
     fn forget_rewritten(&self, (by, model, target): &Rewritten) {
         // Absent only if somebody else removed it, which is all the same.
         let _ = self.rewrites.remove_label_values(&[by, model, target]);

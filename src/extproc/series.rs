@@ -149,6 +149,11 @@ impl SeriesTable {
         Self(ClientSeries::new(MAX_LABEL_VALUES).within(room, LINES))
     }
 
+    /// Removes series that were unused for a while, where there are many.
+    pub(super) fn sweep(&self, families: &RequestFamilies) {
+        self.0.retain(|_, _| true, &|_, series| series.forget(families));
+    }
+
     /// The series of a key.
     pub(super) fn get(&self, key: SeriesKey<'_>, families: &RequestFamilies) -> Arc<Series> {
         self.0.find(key.labels().as_dyn()).unwrap_or_else(|| self.make(key, families))
@@ -184,9 +189,11 @@ impl SeriesTable {
 
 #[cfg(test)]
 mod tests {
+    use super::super::gen_ai::Outcome;
     use super::super::metrics::ExtProcMetrics;
     use super::*;
     use crate::metrics::MAX_LABEL_BYTES;
+    use crate::request::Api;
     use prometheus::Registry;
 
     fn key(model: &str) -> SeriesKey<'_> {
@@ -209,6 +216,46 @@ mod tests {
             .find(|l| l.starts_with("llm_d_epp_request_total{") && l.contains("\"other\""))
             .unwrap();
         assert!(other.ends_with(&format!(" {}", 2 * MAX_LABEL_VALUES)), "{other}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn real_models_have_series_after_a_quiet_time() {
+        const SWEEP: std::time::Duration = std::time::Duration::from_secs(30);
+        const FAMILIES: [&str; 3] = [
+            "llm_d_epp_request_total",
+            "gen_ai_server_request_duration_seconds_count",
+            "llm_d_epp_model_rewrite_decisions_total",
+        ];
+        let registry = Registry::new();
+        let metrics = ExtProcMetrics::register(&registry, false).unwrap().with_gen_ai(&registry).unwrap();
+        let gen_ai = metrics.gen_ai.as_ref().unwrap();
+        let ask = |model: &str| {
+            let mut request = Request::default();
+            (request.api, request.model, request.target_model) =
+                (Api::ChatCompletions, model.into(), model.into());
+            gen_ai.of(&request).unwrap().complete(Outcome::default());
+            let series = metrics.series(key(model));
+            series.total.inc();
+            metrics.rewritten("rule", &series);
+        };
+        for index in 0..=MAX_LABEL_VALUES {
+            ask(&format!("invented-{index}"));
+        }
+        let has = |family: &str, model: &str| {
+            let (family, model) = (format!("{family}{{"), format!("\"{model}"));
+            let page = crate::metrics::render(&registry);
+            page.lines().any(|line| line.starts_with(&family) && line.contains(&model))
+        };
+        assert!(FAMILIES.iter().all(|family| has(family, "other")));
+        for _ in 0..12 {
+            tokio::time::advance(SWEEP).await;
+            metrics.sweep();
+        }
+        ask("real");
+        for family in FAMILIES {
+            let found = ["real", "other", "invented"].map(|model| has(family, model));
+            assert_eq!(found, [true, false, false], "{family}");
+        }
     }
 
     #[test]

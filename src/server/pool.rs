@@ -37,7 +37,7 @@ use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 use crate::settings::ServeSettings;
 use usher_plugins::KvEventsSource;
 
-/// Interval at which what is kept for endpoints that are gone is dropped.
+/// Interval at which what is of no more use is dropped.
 const FORGET_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A pool. Nothing in it is the process's but the memory budget. Families without the pool's name as a label allow
@@ -219,8 +219,13 @@ impl Pool {
                 gate.close();
             });
         }
-        let (attempts, dispatcher) = (Arc::clone(&self.attempts), Arc::clone(&self.dispatcher));
-        background.run(forget(attempts, dispatcher, Arc::clone(&self.store), Arc::clone(&self.state)));
+        let kept = Kept {
+            attempts: Arc::clone(&self.attempts),
+            shared: Arc::clone(&self.shared),
+            dispatcher: Arc::clone(&self.dispatcher),
+            state: Arc::clone(&self.state),
+        };
+        background.run(forget(kept, Arc::clone(&self.store)));
     }
 
     /// Starts to follow the KV events of its endpoints, if a plugin asks for them.
@@ -336,13 +341,23 @@ async fn sweep(outliers: Arc<OutlierDetector>, store: Arc<Store>) {
     }
 }
 
-/// Drops what is kept for endpoints that are gone.
-async fn forget(attempts: Arc<Attempts>, dispatcher: Arc<Dispatcher>, store: Arc<Store>, state: Arc<State>) {
+/// Keepers of what is of use for a while.
+struct Kept {
+    attempts: Arc<Attempts>,
+    shared: Arc<Shared>,
+    dispatcher: Arc<Dispatcher>,
+    state: Arc<State>,
+}
+
+/// Drops what is kept for endpoints that are gone, and series that were unused for a while.
+async fn forget(kept: Kept, store: Arc<Store>) {
+    let Kept { attempts, shared, dispatcher, state } = kept;
     let mut ticks = tokio::time::interval(FORGET_INTERVAL);
     loop {
         ticks.tick().await;
         let snapshot = store.snapshot();
         attempts.retain(&snapshot);
+        shared.metrics.sweep();
         state.sweep(&snapshot, state.clock().now_ms());
         dispatcher.sweep();
     }

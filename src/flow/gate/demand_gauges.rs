@@ -65,6 +65,11 @@ impl DemandFamilies {
         self
     }
 
+    /// Removes series that were unused for a while, where there are many.
+    pub(super) fn sweep(&self) {
+        self.known.retain(|_, _| true, &|key, _| self.forget(key));
+    }
+
     /// The gauges of a request's priority and models. Beyond the bounds both models are
     /// `other`.
     pub(super) fn of(&self, request: &Request) -> Arc<DemandGauges> {

@@ -201,6 +201,7 @@ impl SeriesTable {
     pub(super) fn sweep(&self, metrics: &GateMetrics) {
         self.known.retain(|_, _| true, &|key, _| forget(key, metrics));
         self.enqueued.retain(|_, is_held| is_held, &|flow, _| forget_enqueued(flow, metrics));
+        metrics.demand.sweep();
     }
 }
 
