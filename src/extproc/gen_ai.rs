@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::{HistogramOpts, HistogramVec, Registry};
 
-use crate::metrics::{ClientSeries, Family, MAX_LABEL_VALUES, OTHER, register};
+use crate::metrics::{ClientSeries, Family, MAX_LABEL_VALUES, OTHER, SeriesRoom, register};
 use crate::request::Request;
 
 use super::series::{Labels, Lazy};
@@ -46,6 +46,12 @@ const TOKENS: [f64; 14] = [
 const UNCLASSIFIED: &str = "_OTHER";
 /// Error classes of a series; further ones are [`UNCLASSIFIED`].
 const MOST_ERRORS: usize = 8;
+/// Lines of a series on a page at most: histograms of durations by error class, of first tokens, of the time of a token
+/// and of tokens of both types.
+const LINES: usize = (1 + MOST_ERRORS) * (DURATION.len() + 3)
+    + (FIRST_TOKEN.len() + 3)
+    + (PER_TOKEN.len() + 3)
+    + 2 * (TOKENS.len() + 3);
 /// Name of these series in the log.
 const OF: &str = "gen_ai requests";
 
@@ -143,9 +149,15 @@ impl GenAiMetrics {
         Ok(Self { families, series: ClientSeries::new(MAX_LABEL_VALUES) })
     }
 
-    /// Sets how many series there are at most.
-    pub(super) fn limit(&mut self, most: usize) {
-        self.series.limit(most);
+    /// The same in a room for series that others share.
+    pub(super) fn within(mut self, room: &SeriesRoom) -> Self {
+        self.series = self.series.within(room, LINES);
+        self
+    }
+
+    /// Removes series that were unused for a while, where there are many.
+    pub(super) fn sweep(&self) {
+        self.series.retain(|_, _| true, &|_, series| series.forget(&self.families));
     }
 
     /// The series of a request; `None` if its API has no generative operation.
@@ -245,7 +257,7 @@ impl GenAiSeries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{MAX_LABEL_BYTES, MAX_LABEL_VALUES, render};
+    use crate::metrics::{MAX_LABEL_BYTES, render};
     use crate::request::Api;
 
     fn request(api: Api, model: &str, target: &str) -> Request {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
 use crate::flow::Code;
-use crate::metrics::{ClientSeries, Family, Legacy, MAX_LABEL_VALUES, OTHER, register};
+use crate::metrics::{ClientSeries, Family, Legacy, MAX_LABEL_VALUES, OTHER, SeriesRoom, register};
 use crate::request::{Headers, MAX_NAME};
 
 use super::families::RequestFamilies;
@@ -47,6 +47,9 @@ pub struct ExtProcMetrics {
     pub(super) series: SeriesTable,
     rewritten: ClientSeries<Rewritten, IntCounter>,
 }
+
+/// Lines of a rewritten model on a page, under both names.
+const REWRITTEN_LINES: usize = 2;
 
 /// Source of a rewrite, requested model and target model.
 type Rewritten = (String, String, String);
@@ -130,7 +133,7 @@ impl ExtProcMetrics {
             )?,
             streams,
             gen_ai: None,
-            series: SeriesTable::new(MAX_LABEL_VALUES),
+            series: SeriesTable::new(&SeriesRoom::default()),
             rewritten: ClientSeries::new(MAX_LABEL_VALUES),
         })
     }
@@ -144,15 +147,27 @@ impl ExtProcMetrics {
         Ok(self)
     }
 
-    /// These metrics, with at most so many values of labels that clients choose.
+    /// These metrics, within a bound on series that others share.
     #[must_use]
-    pub fn with_label_values(mut self, most: usize) -> Self {
-        self.series.limit(most);
-        self.rewritten.limit(most);
-        if let Some(gen_ai) = &mut self.gen_ai {
-            gen_ai.limit(most);
-        }
+    pub fn within(mut self, room: &SeriesRoom) -> Self {
+        self.series = SeriesTable::new(room);
+        self.rewritten = self.rewritten.within(room, REWRITTEN_LINES);
+        self.gen_ai = self.gen_ai.map(|gen_ai| gen_ai.within(room));
         self
+    }
+
+    /// Removes series that were unused for a while, where there are many.
+    pub fn sweep(&self) {
+        self.series.sweep(&self.families);
+        self.rewritten.retain(|_, _| true, &|key, _| self.forget_rewritten(key));
+        if let Some(gen_ai) = &self.gen_ai {
+            gen_ai.sweep();
+        }
+    }
+
+    fn forget_rewritten(&self, (by, model, target): &Rewritten) {
+        // Absent only if somebody else removed it, which is all the same.
+        let _ = self.rewrites.remove_label_values(&[by, model, target]);
     }
 
     /// The series of a request.
@@ -185,10 +200,7 @@ impl ExtProcMetrics {
         let key = || (by.to_owned(), model.clone(), target.clone());
         let other = || (by.to_owned(), OTHER.to_owned(), OTHER.to_owned());
         let make = |(by, model, target): &Rewritten| self.rewrites.with_label_values(&[by, model, target]);
-        let forget = |(by, model, target): &Rewritten, _: &IntCounter| {
-            // Absent only if somebody else removed it, which is all the same.
-            let _ = self.rewrites.remove_label_values(&[by, model, target]);
-        };
+        let forget = |key: &Rewritten, _: &IntCounter| self.forget_rewritten(key);
         let family = Family { of: "rewritten models", other: &other, make: &make, forget: &forget };
         self.rewritten.get(key(), &family).inc();
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntGauge};
 
 use crate::flow::Code;
-use crate::metrics::{ClientSeries, Family, LabelKey, LabelRef, OTHER};
+use crate::metrics::{ClientSeries, Family, LabelKey, LabelRef, MAX_LABEL_VALUES, OTHER, SeriesRoom};
 use crate::request::{DEFAULT_FAIRNESS_ID, Request};
 
 use super::families::RequestFamilies;
@@ -133,6 +133,9 @@ impl Series {
     }
 }
 
+/// Lines of a series on a page, under both names: one that streams or one that doesn't.
+const LINES: usize = 400;
+
 /// The series that were made, by their labels.
 #[derive(Debug)]
 pub(super) struct SeriesTable(ClientSeries<LabelKey<3>, Series>);
@@ -141,14 +144,14 @@ pub(super) struct SeriesTable(ClientSeries<LabelKey<3>, Series>);
 const OF: &str = "requests";
 
 impl SeriesTable {
-    /// A table of at most so many series.
-    pub(super) fn new(most: usize) -> Self {
-        Self(ClientSeries::new(most))
+    /// An empty table, in a room that others share.
+    pub(super) fn new(room: &SeriesRoom) -> Self {
+        Self(ClientSeries::new(MAX_LABEL_VALUES).within(room, LINES))
     }
 
-    /// Sets how many there are at most.
-    pub(super) fn limit(&mut self, most: usize) {
-        self.0.limit(most);
+    /// Removes series that were unused for a while, where there are many.
+    pub(super) fn sweep(&self, families: &RequestFamilies) {
+        self.0.retain(|_, _| true, &|_, series| series.forget(families));
     }
 
     /// The series of a key.
@@ -186,9 +189,11 @@ impl SeriesTable {
 
 #[cfg(test)]
 mod tests {
+    use super::super::gen_ai::Outcome;
     use super::super::metrics::ExtProcMetrics;
     use super::*;
-    use crate::metrics::{MAX_LABEL_BYTES, MAX_LABEL_VALUES};
+    use crate::metrics::MAX_LABEL_BYTES;
+    use crate::request::Api;
     use prometheus::Registry;
 
     fn key(model: &str) -> SeriesKey<'_> {
@@ -211,6 +216,46 @@ mod tests {
             .find(|l| l.starts_with("llm_d_epp_request_total{") && l.contains("\"other\""))
             .unwrap();
         assert!(other.ends_with(&format!(" {}", 2 * MAX_LABEL_VALUES)), "{other}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn real_models_have_series_after_a_quiet_time() {
+        const SWEEP: std::time::Duration = std::time::Duration::from_secs(30);
+        const FAMILIES: [&str; 3] = [
+            "llm_d_epp_request_total",
+            "gen_ai_server_request_duration_seconds_count",
+            "llm_d_epp_model_rewrite_decisions_total",
+        ];
+        let registry = Registry::new();
+        let metrics = ExtProcMetrics::register(&registry, false).unwrap().with_gen_ai(&registry).unwrap();
+        let gen_ai = metrics.gen_ai.as_ref().unwrap();
+        let ask = |model: &str| {
+            let mut request = Request::default();
+            (request.api, request.model, request.target_model) =
+                (Api::ChatCompletions, model.into(), model.into());
+            gen_ai.of(&request).unwrap().complete(Outcome::default());
+            let series = metrics.series(key(model));
+            series.total.inc();
+            metrics.rewritten("rule", &series);
+        };
+        for index in 0..=MAX_LABEL_VALUES {
+            ask(&format!("invented-{index}"));
+        }
+        let has = |family: &str, model: &str| {
+            let (family, model) = (format!("{family}{{"), format!("\"{model}"));
+            let page = crate::metrics::render(&registry);
+            page.lines().any(|line| line.starts_with(&family) && line.contains(&model))
+        };
+        assert!(FAMILIES.iter().all(|family| has(family, "other")));
+        for _ in 0..12 {
+            tokio::time::advance(SWEEP).await;
+            metrics.sweep();
+        }
+        ask("real");
+        for family in FAMILIES {
+            let found = ["real", "other", "invented"].map(|model| has(family, model));
+            assert_eq!(found, [true, false, false], "{family}");
+        }
     }
 
     #[test]

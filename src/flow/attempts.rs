@@ -6,7 +6,9 @@ use std::sync::Arc;
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 
 use crate::endpoints::{Endpoint, Snapshot};
-use crate::metrics::{ClientSeries, Family, LabelKey, LabelRef, Legacy, MAX_LABEL_VALUES, OTHER, register};
+use crate::metrics::{
+    ClientSeries, Family, LabelKey, LabelRef, Legacy, MAX_LABEL_VALUES, OTHER, SeriesRoom, register,
+};
 
 const LABELS: [&str; 5] = ["status", "target_model_name", "endpoint_name", "namespace", "port"];
 const LEGACY: Legacy = Legacy {
@@ -26,6 +28,9 @@ const OF: &str = "decisions";
 /// Most series, beside those of `other`: a thousand models at a thousand endpoints would be a million.
 /// A model beyond that counts as `other` at its endpoint.
 const MAX_SERIES: usize = 10 * MAX_LABEL_VALUES;
+
+/// Lines of a series on a page, under both names.
+const LINES: usize = 2;
 
 /// Counts decisions. The counters of an endpoint go with it, so that a pool whose pods come and go
 /// doesn't collect series.
@@ -70,10 +75,10 @@ impl Attempts {
         Ok(Self { family, series: ClientSeries::new(MAX_SERIES) })
     }
 
-    /// These metrics, with at most so many models, and ten times as many series.
+    /// These metrics, within a bound on series that others share.
     #[must_use]
-    pub fn with_label_values(self, most: usize) -> Self {
-        self.series.limit(MAX_SERIES / MAX_LABEL_VALUES * most);
+    pub fn within(mut self, room: &SeriesRoom) -> Self {
+        self.series = self.series.within(room, LINES);
         self
     }
 

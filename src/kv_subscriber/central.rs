@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use usher_core::endpoints::{Endpoint, Store};
 use usher_core::kv_events::{Message, Socket};
 
-use super::connection::Connection;
+use super::connection::{Connection, Received};
 use super::event::{Event, Sender};
 
 /// Connections at a time; further ones wait.
@@ -125,11 +125,11 @@ async fn receive(
     topic: &str,
     events: &Sender,
 ) -> io::Result<()> {
-    let mut socket = Connection::accept(stream, Socket::Subscriber).await?;
+    let mut socket = Connection::accept(stream, Socket::Subscriber, events.rooms()).await?;
     socket.subscribe(topic.as_bytes()).await?;
     loop {
-        let frames = socket.next().await?;
-        let slices: Vec<&[u8]> = frames.iter().map(Bytes::as_ref).collect();
+        let received = socket.next().await?;
+        let slices: Vec<&[u8]> = received.frames.iter().map(Bytes::as_ref).collect();
         let fits = slices.first().is_some_and(|frame| frame.starts_with(topic.as_bytes()));
         let Some(message) = Message::read(&slices).filter(|_| fits) else { continue };
         let copy = Bytes::copy_from_slice;
@@ -139,9 +139,11 @@ async fn receive(
             pod: copy(message.topic.pod),
             model: copy(message.topic.model),
             sequence: message.sequence,
-            payload: copy(message.payload),
+            payload: received.payload(),
         };
-        events.send(event).await.ok_or(io::ErrorKind::BrokenPipe)?;
+        let Received { frames, room } = received;
+        drop(frames);
+        events.send_in(room, event).await.ok_or(io::ErrorKind::BrokenPipe)?;
     }
 }
 

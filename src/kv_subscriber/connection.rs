@@ -3,25 +3,36 @@
 use std::io;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 use usher_core::kv_events::{Frames, Socket, Zmtp};
 
-/// Bytes of a message at most: the blocks of some million tokens.
-pub(super) const MAX_MESSAGE: usize = 16 << 20;
+use super::room::{LARGE, MAX_MESSAGE, Room, Rooms};
+
 /// Time for a connection and its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Bytes read at a time, at least.
 const READ: usize = 16 << 10;
 /// Time for a message from its first byte on.
 const MESSAGE: Duration = Duration::from_secs(30);
-/// Bytes of a message from which on it has to be one of those that may be large, and how many these are at a time:
-/// 256 MiB in all.
-const LARGE: usize = 64 << 10;
-static LARGE_ONES: Semaphore = Semaphore::const_new(16);
+/// A message, with its memory.
+#[derive(Debug)]
+pub(super) struct Received {
+    pub(super) frames: Frames,
+    pub(super) room: Room,
+}
+
+impl Received {
+    /// The last frame. That of a small message is copied: it would keep what else came with it.
+    pub(super) fn payload(&self) -> Bytes {
+        match self.frames.last() {
+            Some(payload) if payload.len() > LARGE => payload.clone(),
+            payload => payload.map(|payload| Bytes::copy_from_slice(payload)).unwrap_or_default(),
+        }
+    }
+}
 
 /// A connection whose handshake is over.
 #[derive(Debug)]
@@ -29,6 +40,9 @@ pub(super) struct Connection {
     stream: TcpStream,
     zmtp: Zmtp,
     input: BytesMut,
+    rooms: Rooms,
+    /// Memory of `input`, and of the frames of a message whose last one is missing.
+    room: Room,
 }
 
 impl Connection {
@@ -36,8 +50,12 @@ impl Connection {
     ///
     /// # Errors
     /// `io::Error` if the connection is refused, the peer doesn't speak ZMTP, or a step times out.
-    pub(super) async fn open(address: std::net::SocketAddr, socket: Socket) -> io::Result<Self> {
-        let connect = async { Self::shake_hands(TcpStream::connect(address).await?, socket).await };
+    pub(super) async fn open(
+        address: std::net::SocketAddr,
+        socket: Socket,
+        rooms: &Rooms,
+    ) -> io::Result<Self> {
+        let connect = async { Self::shake_hands(TcpStream::connect(address).await?, socket, rooms).await };
         timeout(HANDSHAKE, connect).await?
     }
 
@@ -45,14 +63,15 @@ impl Connection {
     ///
     /// # Errors
     /// Same as [`Self::open`].
-    pub(super) async fn accept(stream: TcpStream, socket: Socket) -> io::Result<Self> {
-        timeout(HANDSHAKE, Self::shake_hands(stream, socket)).await?
+    pub(super) async fn accept(stream: TcpStream, socket: Socket, rooms: &Rooms) -> io::Result<Self> {
+        timeout(HANDSHAKE, Self::shake_hands(stream, socket, rooms)).await?
     }
 
-    async fn shake_hands(stream: TcpStream, socket: Socket) -> io::Result<Self> {
+    async fn shake_hands(stream: TcpStream, socket: Socket, rooms: &Rooms) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let zmtp = Zmtp::new(socket, MAX_MESSAGE);
-        let mut connection = Self { stream, zmtp, input: BytesMut::new() };
+        let (input, rooms, room) = (BytesMut::new(), rooms.clone(), rooms.room());
+        let mut connection = Self { stream, zmtp, input, rooms, room };
         while !connection.zmtp.is_ready() {
             connection.flush().await?;
             // No message comes before the handshake is over; one that came with it is read below.
@@ -81,33 +100,66 @@ impl Connection {
     /// Waits for the next message.
     ///
     /// # Errors
-    /// `io::Error` if the connection ends, or the peer violates ZMTP or stops within a message.
-    pub(super) async fn next(&mut self) -> io::Result<Frames> {
-        let (mut deadline, mut large) = (None, None);
+    /// `io::Error` if the connection ends, or the peer violates ZMTP, or a message isn't there in time: its peer stops,
+    /// or it has no room.
+    pub(super) async fn next(&mut self) -> io::Result<Received> {
+        let mut deadline = None;
         loop {
             if let Some(frames) = self.zmtp.read(&mut self.input).map_err(io::Error::other)? {
-                return Ok(frames);
+                return Ok(self.received(frames));
             }
             self.flush().await?;
             if self.input.is_empty() && !self.zmtp.is_midway() {
                 deadline = None;
-                self.fill().await?;
+                self.begin().await?;
                 continue;
             }
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + MESSAGE);
-            if self.input.len() + self.zmtp.midway_bytes() > LARGE && large.is_none() {
-                let turn = timeout_at(deadline, LARGE_ONES.acquire()).await?;
-                large = Some(turn.map_err(io::Error::other)?);
-            }
             timeout_at(deadline, self.fill()).await??;
         }
     }
 
+    /// A message. The buffer and the memory of a large one go with it.
+    fn received(&mut self, frames: Frames) -> Received {
+        let mut room = self.rooms.room();
+        if self.room.is_large() {
+            self.input = BytesMut::from(&self.input[..]);
+            room.fit(self.input.capacity());
+            std::mem::swap(&mut room, &mut self.room);
+        }
+        Received { frames, room }
+    }
+
+    /// Waits for the first bytes of a message, and holds nothing meanwhile.
+    async fn begin(&mut self) -> io::Result<()> {
+        loop {
+            self.input = BytesMut::new();
+            self.room.fit(0);
+            self.stream.readable().await?;
+            self.input.reserve(READ);
+            self.room.fit(READ);
+            match self.stream.try_read_buf(&mut self.input) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => return Ok(()),
+                // It is told to be readable until a read says otherwise.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     async fn fill(&mut self) -> io::Result<()> {
+        let arrived = self.zmtp.midway_bytes() + self.input.len();
         // Grows with what comes, not with what is announced.
-        let room = self.zmtp.wants(&self.input).clamp(READ, READ.max(self.input.len()));
-        self.input.reserve(room);
-        match self.stream.read_buf(&mut self.input).await? {
+        let more = self.zmtp.wants(&self.input).clamp(READ, READ.max(self.input.len()));
+        self.room.grow(arrived + more, arrived > LARGE).await;
+        if self.input.capacity() - self.input.len() < more {
+            // No more than that, as counted.
+            let mut input = BytesMut::with_capacity(self.input.len() + more);
+            input.extend_from_slice(&self.input);
+            self.input = input;
+        }
+        match self.stream.read_buf(&mut (&mut self.input).limit(more)).await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }
@@ -121,14 +173,17 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use tokio::net::TcpListener;
     use tokio::task::JoinHandle;
+    use usher_core::memory::{Budget, Kind};
 
     use super::*;
 
     /// A connection to a publisher that sends these bytes behind its handshake, on a clock that stands still. The
     /// publisher stays as long as its task.
-    async fn connection(bytes: Vec<u8>) -> (Connection, JoinHandle<()>) {
+    async fn connection(bytes: Vec<u8>, rooms: &Rooms) -> (Connection, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let publisher = tokio::spawn(async move {
@@ -140,7 +195,7 @@ mod tests {
             stream.write_all(&[greeting, bytes].concat()).await.unwrap();
             std::future::pending().await
         });
-        let connection = Connection::open(address, Socket::Subscriber).await.unwrap();
+        let connection = Connection::open(address, Socket::Subscriber, rooms).await.unwrap();
         tokio::time::pause();
         (connection, publisher)
     }
@@ -148,7 +203,7 @@ mod tests {
     #[tokio::test]
     async fn endless_message_closes_its_connection() {
         for part in [&b"\x01\x02k"[..], b"\x01\x02kv"] {
-            let (mut connection, publisher) = connection(part.to_vec()).await;
+            let (mut connection, publisher) = connection(part.to_vec(), &Rooms::new(&Arc::default())).await;
             let start = Instant::now();
             assert_eq!(connection.next().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
             assert!(start.elapsed() >= MESSAGE);
@@ -157,19 +212,49 @@ mod tests {
         }
     }
 
+    /// A message of one frame of so many bytes.
+    fn message(bytes: u32) -> Vec<u8> {
+        let mut message = vec![2];
+        message.extend(u64::from(bytes).to_be_bytes());
+        message.resize(message.len() + bytes as usize, 0);
+        message
+    }
+
     #[tokio::test]
-    async fn large_messages_take_turns() {
-        let mut large = vec![2];
-        large.extend((1u64 << 20).to_be_bytes());
-        large.resize(large.len() + (1 << 20), 0);
-        let all = LARGE_ONES.acquire_many(16).await.unwrap();
-        let (mut waits, publisher) = connection(large.clone()).await;
+    async fn large_messages_take_turns_until_they_are_dropped() {
+        // One at a time.
+        let budget = Arc::new(Budget::of_process(128 << 20, None));
+        let rooms = Rooms::new(&budget);
+        let (mut first, _publisher) = connection(message(1 << 20), &rooms).await;
+        tokio::time::resume();
+        let received = first.next().await.unwrap();
+        assert_eq!(received.payload().len(), 1 << 20);
+        let (mut waits, _publisher) = connection(message(1 << 20), &rooms).await;
         assert_eq!(waits.next().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        publisher.abort();
         tokio::time::resume();
-        drop(all);
-        let (mut connection, _publisher) = connection(large).await;
+        drop((received, waits));
+        let (mut next, _publisher) = connection(message(1 << 20), &rooms).await;
         tokio::time::resume();
-        assert_eq!(connection.next().await.unwrap()[0].len(), 1 << 20);
+        assert_eq!(next.next().await.unwrap().payload().len(), 1 << 20);
+    }
+
+    #[tokio::test]
+    async fn a_connection_keeps_no_memory_of_its_messages() {
+        let budget = Arc::new(Budget::of_process(256 << 20, None));
+        let rooms = Rooms::new(&budget);
+        let used = || budget.used(Kind::PrefixIndex);
+        let bytes = [message(2 << 20), message(10), message(3 << 20), message(60 << 10)].concat();
+        let (mut connection, _publisher) = connection(bytes, &rooms).await;
+        tokio::time::resume();
+        for bytes in [2 << 20, 10, 3 << 20, 60 << 10] {
+            let received = connection.next().await.unwrap();
+            assert_eq!(received.payload().len(), bytes);
+            let of_message = if bytes > LARGE { bytes as u64 } else { 0 };
+            assert!((of_message..=of_message + (256 << 10)).contains(&used()), "{} of {bytes}", used());
+            assert!(connection.input.capacity() <= LARGE + 2 * READ);
+            drop(received);
+        }
+        assert!(timeout(Duration::from_millis(1), connection.next()).await.is_err());
+        assert_eq!((used(), connection.input.capacity()), (0, 0));
     }
 }

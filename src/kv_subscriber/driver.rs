@@ -66,7 +66,7 @@ impl Driver {
             bytes: share(config.caches.budget()),
             ..ResidencySettings::default()
         };
-        let (sender, events) = queue();
+        let (sender, events) = queue(config.caches.budget());
         Self {
             topic: config.settings.topic.as_str().into(),
             residency: Residency::new(settings, config.settings.media.clone()),
@@ -218,8 +218,7 @@ impl Driver {
         let index = self.config.caches.index();
         index.expire(self.clock.now_ms());
         let held: usize = self.sources.values().map(|source| source.tracker.held_bytes()).sum();
-        let waiting = self.sender.queued_bytes() + held;
-        self.held.set((self.residency.bytes() + index.bytes() + waiting) as u64);
+        self.held.set((self.residency.bytes() + index.bytes() + held) as u64);
         let budget = self.config.caches.budget();
         let has_room = budget.has_room_for_prefixes();
         self.residency.limit_bytes(limit(share(budget), self.residency.bytes(), has_room));

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use usher_core::kv_events::Input;
+use usher_core::memory::{Budget, Reservation};
 
-/// Events that wait at most, and bytes of their payloads and of the names in their topics.
+use super::room::{Room, Rooms};
+
+/// Events that wait at most.
 const MAX_EVENTS: usize = 1024;
-const MAX_BYTES: usize = 64 << 20;
 /// Bytes that a permit is for.
 const UNIT: usize = 1024;
 
@@ -47,40 +49,59 @@ impl Event {
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) event: Event,
-    _room: OwnedSemaphorePermit,
+    _place: OwnedSemaphorePermit,
+    _held: Reservation,
 }
 
 /// Sending side of the queue.
 #[derive(Clone, Debug)]
 pub(super) struct Sender {
     events: mpsc::Sender<Queued>,
-    room: Arc<Semaphore>,
+    rooms: Rooms,
+    /// Permits for payloads, and for the names in topics.
+    places: Arc<Semaphore>,
+    /// Number of permits.
+    most: usize,
 }
 
 /// A queue of events.
-pub(super) fn queue() -> (Sender, mpsc::Receiver<Queued>) {
+pub(super) fn queue(budget: &Arc<Budget>) -> (Sender, mpsc::Receiver<Queued>) {
     let (events, receiver) = mpsc::channel(MAX_EVENTS);
-    (Sender { events, room: Arc::new(Semaphore::new(MAX_BYTES / UNIT)) }, receiver)
+    let rooms = Rooms::new(budget);
+    let most = rooms.most_queued() / UNIT;
+    (Sender { events, rooms, places: Arc::new(Semaphore::new(most)), most }, receiver)
 }
 
 impl Sender {
-    /// Bytes that wait.
-    pub(super) fn queued_bytes(&self) -> usize {
-        (MAX_BYTES / UNIT).saturating_sub(self.room.available_permits()) * UNIT
+    /// Memory of messages that arrive.
+    pub(super) fn rooms(&self) -> &Rooms {
+        &self.rooms
     }
 
-    /// Waits until there is room. `None`: the receiver is dropped.
+    /// Waits until there is a place. `None`: the receiver is dropped.
     pub(super) async fn send(&self, event: Event) -> Option<()> {
+        self.send_in(self.rooms.room(), event).await
+    }
+
+    /// The same for an event that came in this room.
+    pub(super) async fn send_in(&self, mut room: Room, event: Event) -> Option<()> {
+        room.fit(event.bytes());
         // At most all there is, so that it can be had.
-        let units = event.bytes().div_ceil(UNIT).clamp(1, MAX_BYTES / UNIT);
+        let units = event.bytes().div_ceil(UNIT).clamp(1, self.most);
         let units = u32::try_from(units).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.room).acquire_many_owned(units).await.ok()?;
-        self.events.send(Queued { event, _room: room }).await.ok()
+        let place = Arc::clone(&self.places).acquire_many_owned(units).await.ok()?;
+        let next = self.events.reserve().await.ok()?;
+        next.send(Queued { event, _place: place, _held: room.into_held() });
+        Some(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use usher_core::memory::Kind;
+
     use super::*;
 
     #[test]
@@ -96,11 +117,20 @@ mod tests {
 
     #[tokio::test]
     async fn queued_events_count_their_bytes_until_handled() {
-        let (sender, mut receiver) = queue();
-        let input = Input::Message { connection: 1, sequence: 0, payload: Bytes::from(vec![0; 5000]) };
-        sender.send(Event::Endpoint { source: 0, input, model: Bytes::new() }).await.unwrap();
-        assert_eq!(sender.queued_bytes(), 5 * UNIT);
+        let budget = Arc::new(Budget::of_process(96 << 20, None));
+        let (sender, mut receiver) = queue(&budget);
+        let event = || {
+            let input = Input::Message { connection: 1, sequence: 0, payload: Bytes::from(vec![0; 4 << 20]) };
+            Event::Endpoint { source: 0, input, model: Bytes::new() }
+        };
+        sender.send(event()).await.unwrap();
+        assert_eq!(budget.used(Kind::PrefixIndex), 4 << 20);
+        // There is no place for two.
+        let mut second = pin!(sender.send(event()));
+        assert!(futures_util::poll!(&mut second).is_pending());
         drop(receiver.recv().await);
-        assert_eq!(sender.queued_bytes(), 0);
+        assert_eq!(second.await, Some(()));
+        drop(receiver.recv().await);
+        assert_eq!(budget.used(Kind::PrefixIndex), 0);
     }
 }

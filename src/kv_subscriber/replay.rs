@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 use usher_core::kv_events::{Input, Reply, Socket, Topic, replay_request};
 
-use super::connection::Connection;
+use super::connection::{Connection, Received};
 use super::event::{Event, Sender};
 
 /// Replays at a time, over all endpoints.
@@ -45,16 +45,16 @@ pub(super) async fn replay(request: Request, turns: Arc<Semaphore>, events: Send
 async fn receive(request: &Request, events: &Sender) -> io::Result<()> {
     let Request { source, replay, from, address, .. } = *request;
     let gone = io::ErrorKind::BrokenPipe;
-    let mut socket = Connection::open(address, Socket::Dealer).await?;
+    let mut socket = Connection::open(address, Socket::Dealer, events.rooms()).await?;
     let [delimiter, number] = replay_request(from);
     socket.send(&[&delimiter, &number]).await?;
     let began = Event::Endpoint { source, input: Input::ReplayBegan { replay }, model: Bytes::new() };
     events.send(began).await.ok_or(gone)?;
     loop {
-        let frames = socket.next().await?;
-        let slices: Vec<&[u8]> = frames.iter().map(Bytes::as_ref).collect();
-        let (sequence, payload) = match Reply::read(&slices) {
-            Some(Reply::Batch { sequence, payload }) => (sequence, Bytes::copy_from_slice(payload)),
+        let received = socket.next().await?;
+        let slices: Vec<&[u8]> = received.frames.iter().map(Bytes::as_ref).collect();
+        let sequence = match Reply::read(&slices) {
+            Some(Reply::Batch { sequence, .. }) => sequence,
             Some(Reply::End) => return Ok(()),
             None => continue,
         };
@@ -63,7 +63,9 @@ async fn receive(request: &Request, events: &Sender) -> io::Result<()> {
             [_, topic, _, _] => Bytes::copy_from_slice(Topic::read(topic).model),
             _ => Bytes::new(),
         };
-        let input = Input::Replayed { replay, sequence, payload };
-        events.send(Event::Endpoint { source, input, model }).await.ok_or(gone)?;
+        let input = Input::Replayed { replay, sequence, payload: received.payload() };
+        let Received { frames, room } = received;
+        drop(frames);
+        events.send_in(room, Event::Endpoint { source, input, model }).await.ok_or(gone)?;
     }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use usher_core::kv_events::{Frames, Input, Message, Socket};
+use usher_core::kv_events::{Input, Message, Socket};
 
-use super::connection::Connection;
+use super::connection::{Connection, Received};
 use super::event::{Event, Sender};
 
 /// Address of a publisher and the topics to subscribe to.
@@ -37,30 +37,30 @@ pub(super) async fn subscribe(subscription: Subscription, events: Sender) {
 async fn receive(subscription: &Subscription, events: &Sender) -> io::Result<()> {
     let Subscription { source, connection, address, topic, .. } = subscription;
     let (source, connection) = (*source, *connection);
-    let mut socket = Connection::open(*address, Socket::Subscriber).await?;
+    let mut socket = Connection::open(*address, Socket::Subscriber, events.rooms()).await?;
     socket.subscribe(topic.as_bytes()).await?;
     let input = Input::Connected { connection, same_process: false };
-    let mut event = Event::Endpoint { source, input, model: Bytes::new() };
+    events
+        .send(Event::Endpoint { source, input, model: Bytes::new() })
+        .await
+        .ok_or(io::ErrorKind::BrokenPipe)?;
     loop {
-        events.send(event).await.ok_or(io::ErrorKind::BrokenPipe)?;
-        let (model, sequence, payload) = loop {
-            if let Some(message) = message(&socket.next().await?, topic) {
-                break message;
-            }
-        };
+        let received = socket.next().await?;
+        let Some((model, sequence, payload)) = message(&received, topic) else { continue };
         let input = Input::Message { connection, sequence, payload };
-        event = Event::Endpoint { source, input, model };
+        let event = Event::Endpoint { source, input, model };
+        let Received { frames, room } = received;
+        drop(frames);
+        events.send_in(room, event).await.ok_or(io::ErrorKind::BrokenPipe)?;
     }
 }
 
-/// Model, number and payload of a message with a topic that begins like this. Copies, so that nobody keeps what else
-/// came with it.
-fn message(frames: &Frames, topic: &str) -> Option<(Bytes, u64, Bytes)> {
-    let slices: Vec<&[u8]> = frames.iter().map(Bytes::as_ref).collect();
+/// Model, number and payload of a message with a topic that begins like this.
+fn message(received: &Received, topic: &str) -> Option<(Bytes, u64, Bytes)> {
+    let slices: Vec<&[u8]> = received.frames.iter().map(Bytes::as_ref).collect();
     let message = Message::read(&slices).filter(|_| {
         // Publishers may send more than was asked for.
-        frames.first().is_some_and(|frame| frame.starts_with(topic.as_bytes()))
+        slices.first().is_some_and(|frame| frame.starts_with(topic.as_bytes()))
     })?;
-    let copy = Bytes::copy_from_slice;
-    Some((copy(message.topic.model), message.sequence, copy(message.payload)))
+    Some((Bytes::copy_from_slice(message.topic.model), message.sequence, received.payload()))
 }

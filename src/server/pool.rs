@@ -19,6 +19,7 @@ use crate::extproc::parsing::Parsing;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
 use crate::kv_subscriber::{KvEventsMetrics, KvEventsThread};
 use crate::memory::{Budget, Sheds};
+use crate::metrics::SeriesRoom;
 use crate::observe::endpoints::Attributes;
 use crate::observe::freshness::FreshnessCollector;
 use crate::observe::pool::PoolCollector;
@@ -36,7 +37,7 @@ use crate::scrape::{ScrapeConfig, ScrapeMetrics, Scraper};
 use crate::settings::ServeSettings;
 use usher_plugins::KvEventsSource;
 
-/// Interval at which what is kept for endpoints that are gone is dropped.
+/// Interval at which what is of no more use is dropped.
 const FORGET_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A pool. Nothing in it is the process's but the memory budget. Families without the pool's name as a label allow
@@ -106,11 +107,10 @@ impl Pool {
         } = parts;
         let Pipeline { scheduler, stages, parsers, sources, kv_events, sharing, flow_control, .. } = pipeline;
         let (name, clock) = (settings.pool.label().to_owned(), state.clock().clone());
-        let label_values = state.label_values();
         let gate = flow_control
             .as_ref()
-            .map(|flow_control| gate(flow_control, settings, (&name, label_values), &clock, registry));
-        let attempts = Arc::new(Attempts::register(registry)?.with_label_values(label_values));
+            .map(|flow_control| gate(flow_control, settings, (&name, state.series_room()), &clock, registry));
+        let attempts = Arc::new(Attempts::register(registry)?.within(state.series_room()));
         let locator = locator.unwrap_or_else(|| {
             Arc::new(StoreLocator::new(Arc::clone(&store), settings.disable_subset_filter))
         });
@@ -138,7 +138,7 @@ impl Pool {
         let rules = Arc::new(RuleBook::default());
         let metrics = ExtProcMetrics::register(registry, settings.stream_metrics)?;
         let metrics = if settings.gen_ai_metrics { metrics.with_gen_ai(registry)? } else { metrics };
-        let metrics = metrics.with_label_values(label_values);
+        let metrics = metrics.within(state.series_room());
         let shared = Shared {
             parsers: Parsers::new(&parsers),
             max_request_body_bytes: settings.limits.max_request_body,
@@ -219,8 +219,13 @@ impl Pool {
                 gate.close();
             });
         }
-        let (attempts, dispatcher) = (Arc::clone(&self.attempts), Arc::clone(&self.dispatcher));
-        background.run(forget(attempts, dispatcher, Arc::clone(&self.store), Arc::clone(&self.state)));
+        let kept = Kept {
+            attempts: Arc::clone(&self.attempts),
+            shared: Arc::clone(&self.shared),
+            dispatcher: Arc::clone(&self.dispatcher),
+            state: Arc::clone(&self.state),
+        };
+        background.run(forget(kept, Arc::clone(&self.store)));
     }
 
     /// Starts to follow the KV events of its endpoints, if a plugin asks for them.
@@ -315,11 +320,11 @@ fn policy(settings: &ServeSettings, scheduler: Scheduler, stages: Arc<Stages>) -
 fn gate(
     flow_control: &FlowControlSpec,
     settings: &ServeSettings,
-    (pool, label_values): (&str, usize),
+    (pool, room): (&str, &SeriesRoom),
     clock: &Clock,
     registry: &Registry,
 ) -> prometheus::Result<Arc<Gate>> {
-    let metrics = GateMetrics::register(registry, pool)?.with_label_values(label_values);
+    let metrics = GateMetrics::register(registry, pool)?.within(room);
     let shows_after = settings.refresh_metrics_interval + settings.metrics_staleness;
     let gate = Gate::new(flow_control, clock.clone(), shows_after, metrics);
     registry.register(Box::new(GateCollector::new(Arc::clone(&gate))?))?;
@@ -336,13 +341,23 @@ async fn sweep(outliers: Arc<OutlierDetector>, store: Arc<Store>) {
     }
 }
 
-/// Drops what is kept for endpoints that are gone.
-async fn forget(attempts: Arc<Attempts>, dispatcher: Arc<Dispatcher>, store: Arc<Store>, state: Arc<State>) {
+/// Keepers of what is of use for a while.
+struct Kept {
+    attempts: Arc<Attempts>,
+    shared: Arc<Shared>,
+    dispatcher: Arc<Dispatcher>,
+    state: Arc<State>,
+}
+
+/// Drops what is kept for endpoints that are gone, and series that were unused for a while.
+async fn forget(kept: Kept, store: Arc<Store>) {
+    let Kept { attempts, shared, dispatcher, state } = kept;
     let mut ticks = tokio::time::interval(FORGET_INTERVAL);
     loop {
         ticks.tick().await;
         let snapshot = store.snapshot();
         attempts.retain(&snapshot);
+        shared.metrics.sweep();
         state.sweep(&snapshot, state.clock().now_ms());
         dispatcher.sweep();
     }

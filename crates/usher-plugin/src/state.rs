@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use usher_core::endpoints::{AttributeId, Clock, InFlightId, Lease, Leases, Snapshot};
 use usher_core::memory::Budget;
-use usher_core::metrics::MAX_LABEL_VALUES;
+use usher_core::metrics::SeriesRoom;
 
 /// State that outlives the plugin which asked for it.
 pub trait Persistent: Any + Send + Sync {
@@ -70,10 +70,10 @@ impl State {
         &self.budget
     }
 
-    /// Distinct values that the memory budget has room for of a label whose values clients choose; see
+    /// Room that the memory budget has for series whose labels clients choose; see
     /// [`ClientSeries`](usher_core::metrics::ClientSeries).
-    pub fn label_values(&self) -> usize {
-        self.budget.label_values(MAX_LABEL_VALUES)
+    pub fn series_room(&self) -> &SeriesRoom {
+        self.budget.series_room()
     }
 
     /// The state of this type and name; made when it is asked for first.

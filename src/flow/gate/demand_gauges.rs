@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use prometheus::{IntGauge, IntGaugeVec, Opts, Registry};
 
-use crate::metrics::{ClientSeries, Family, MAX_LABEL_VALUES, OTHER, register};
+use crate::metrics::{ClientSeries, Family, MAX_LABEL_VALUES, OTHER, SeriesRoom, register};
 use crate::request::Request;
 
 const LABELS: [&str; 3] = ["priority", "model_name", "target_model_name"];
 
 /// Name of these series in the log.
 const OF: &str = "demand by model";
+
+/// Lines of a series on a page: requests and bytes.
+const LINES: usize = 2;
 
 /// The families. They are bounded by themselves: however many flows there are, what they wait
 /// for counts at its model.
@@ -56,9 +59,15 @@ impl DemandFamilies {
         })
     }
 
-    /// Sets how many there are at most.
-    pub(super) fn limit(&mut self, most: usize) {
-        self.known.limit(most);
+    /// The same in a room for series that others share.
+    pub(super) fn within(mut self, room: &SeriesRoom) -> Self {
+        self.known = self.known.within(room, LINES);
+        self
+    }
+
+    /// Removes series that were unused for a while, where there are many.
+    pub(super) fn sweep(&self) {
+        self.known.retain(|_, _| true, &|key, _| self.forget(key));
     }
 
     /// The gauges of a request's priority and models. Beyond the bounds both models are

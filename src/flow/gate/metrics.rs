@@ -4,7 +4,7 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
 };
 
-use crate::metrics::{Legacy, MAX_LABEL_VALUES, Spans, Timing, Timings, register};
+use crate::metrics::{Legacy, SeriesRoom, Spans, Timing, Timings, register};
 
 use super::demand_gauges::DemandFamilies;
 
@@ -31,10 +31,10 @@ const FLOW_SAME: &[(&str, &str)] =
     &[("fairness_id", "fairness_id"), ("priority", "priority"), ("outcome", "outcome")];
 
 /// Seconds that requests wait.
-const WAITS: [f64; 16] =
+pub(super) const WAITS: [f64; 16] =
     [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 /// Seconds that the queue needs.
-const MICRO: [f64; 10] = [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1];
+pub(super) const MICRO: [f64; 10] = [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1];
 /// Seconds until a request that was told to end has ended.
 const CONFIRMATION: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
@@ -43,8 +43,8 @@ const CONFIRMATION: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 pub struct GateMetrics {
     /// Name of the pool, the label `inference_pool`.
     pub(super) pool: String,
-    /// Most series of requests, beside those of `other`.
-    pub(super) label_values: usize,
+    /// Room for series of requests.
+    pub(super) room: SeriesRoom,
     /// Durations of waiting, by outcome.
     pub(super) waited: Spans,
     /// Duration of handing a request in.
@@ -65,11 +65,11 @@ pub struct GateMetrics {
 }
 
 impl GateMetrics {
-    /// These metrics, with at most so many values of labels that clients choose.
+    /// These metrics, within a bound on series that others share.
     #[must_use]
-    pub fn with_label_values(mut self, most: usize) -> Self {
-        self.label_values = most;
-        self.demand.limit(most);
+    pub fn within(mut self, room: &SeriesRoom) -> Self {
+        self.demand = self.demand.within(room);
+        self.room = room.clone();
         self
     }
 
@@ -112,7 +112,7 @@ impl GateMetrics {
         )?;
         Ok(Self {
             pool: pool.to_owned(),
-            label_values: MAX_LABEL_VALUES,
+            room: SeriesRoom::default(),
             waited: histograms(
                 "request_queue_duration_seconds",
                 "Seconds that requests were queued, by outcome.",

@@ -100,7 +100,7 @@ impl Gate {
             waiting_elsewhere: AtomicU64::new(0),
             alarm: Notify::new(),
             demanded: watch::Sender::new(()),
-            series: SeriesTable::new(metrics.label_values),
+            series: SeriesTable::new(&metrics.room),
             metrics,
         })
     }

@@ -6,14 +6,19 @@ use std::time::Duration;
 use prometheus::{IntCounter, IntGauge};
 
 use crate::flow::queue::Outcome;
-use crate::metrics::{ClientSeries, Family, LabelKey, LabelRef, OTHER, Span};
+use crate::metrics::{ClientSeries, Family, LabelKey, LabelRef, MAX_LABEL_VALUES, OTHER, SeriesRoom, Span};
 use crate::request::Request;
 
 use super::demand_gauges::DemandGauges;
-use super::metrics::GateMetrics;
+use super::metrics::{GateMetrics, MICRO, WAITS};
 
 /// Name of these series in the log.
 const OF: &str = "flow control";
+
+/// Lines of a series on a page at most, under both names: two gauges, and a histogram for each outcome.
+const LINES: usize = 2 * (2 + Outcome::ALL.len() * (WAITS.len() + 3));
+/// The same of a flow and priority.
+const ENQUEUED_LINES: usize = 2 * Outcome::ALL.len() * (MICRO.len() + 3);
 
 /// Flow, model and target model of a request, and its priority.
 type Key = LabelKey<3>;
@@ -141,12 +146,12 @@ pub(super) struct SeriesTable {
 }
 
 impl SeriesTable {
-    /// A table of at most so many series, beside those of `other`.
-    pub(super) fn new(most: usize) -> Self {
+    /// An empty table, in a room that others share.
+    pub(super) fn new(room: &SeriesRoom) -> Self {
         // What waits is a gauge: as in llm-d-router its idle series go. Of flows there are at most as many
         // as series, and as many again whose series just went.
-        let enqueued = ClientSeries::expiring(most.saturating_mul(2));
-        Self { known: ClientSeries::expiring(most), enqueued }
+        let enqueued = ClientSeries::expiring(2 * MAX_LABEL_VALUES).within(room, ENQUEUED_LINES);
+        Self { known: ClientSeries::expiring(MAX_LABEL_VALUES).within(room, LINES), enqueued }
     }
 
     /// The series of a request. Beyond the bounds labels are `other`; there is one such series
@@ -196,6 +201,7 @@ impl SeriesTable {
     pub(super) fn sweep(&self, metrics: &GateMetrics) {
         self.known.retain(|_, _| true, &|key, _| forget(key, metrics));
         self.enqueued.retain(|_, is_held| is_held, &|flow, _| forget_enqueued(flow, metrics));
+        metrics.demand.sweep();
     }
 }
 

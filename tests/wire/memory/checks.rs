@@ -7,9 +7,12 @@ use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+use usher::scaling::keda::proto::ScaledObjectRef;
 
+use super::process::ADMIN;
 use super::raw::{DATA, END_STREAM, Raw};
 use super::*;
+use crate::capacity::policy;
 
 const CHECKS: u32 = 50_000;
 
@@ -183,6 +186,58 @@ async fn watchers_of_one_port_close_none_of_another() {
     let _others: Vec<_> = (0..30).map(|_| watch(process.health, 16)).collect();
     settle(|| process.metric("usher_small_requests_ended_total") >= 400.0).await;
     assert!(!gateway.frames().iter().any(|frame| frame.ends(1)));
+}
+
+/// More silent connections, watchers and streams on the ports for KEDA and administration than there is room for.
+#[tokio::test]
+async fn floods_of_keda_and_admin_leave_requests_alone() {
+    const CONNECTIONS: usize = 300;
+    const STREAMS: u32 = 256;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    std::fs::write(&file, policy("llama", "interval: 30m, roles: {decode: {min: 0, max: 8}}")).unwrap();
+    let flags = [ADMIN, "--keda-address=127.0.0.1:0", &format!("--capacity-policy={}", file.display())];
+    let process = Process::start(small_budget(), 1, &flags);
+    let limit = process.limit();
+    let (admin, keda) = (process.admin.unwrap(), process.keda.unwrap());
+    let mut open = Vec::new();
+    for (address, said) in
+        [(admin, "P"), (keda, "P"), (admin, "GET /events HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")]
+    {
+        for _ in 0..CONNECTIONS {
+            let mut stream = TcpStream::connect(address).unwrap();
+            // What it says last is never read.
+            let _ = stream.write_all(said.as_bytes());
+            open.push(stream);
+        }
+        drop(is_served(&process.connect().await).await);
+    }
+    let watched = ScaledObjectRef {
+        scaler_metadata: [("policy".to_owned(), "llama".to_owned())].into(),
+        ..ScaledObjectRef::default()
+    };
+    let mut watchers = Vec::new();
+    for _ in 0..20 {
+        let mut raw = Raw::connect(keda, 1 << 20);
+        for index in 0..STREAMS {
+            raw.call(2 * index + 1, "/externalscaler.ExternalScaler/StreamIsActive");
+            // Every other one asks for nothing.
+            if index % 2 == 0 {
+                raw.message(2 * index + 1, &watched);
+            }
+        }
+        // It may have been closed for others.
+        raw.try_send();
+        watchers.push(raw);
+        drop(is_served(&process.connect().await).await);
+    }
+    settle(|| process.metric("usher_small_requests_ended_total") > f64::from(STREAMS)).await;
+    assert!(small(&process) <= share(), "{}", small(&process));
+    is_healthy(process.health).await;
+    assert_eq!(process.metric("usher_memory_refused_total"), 0.0);
+    drop((open, watchers));
+    settle(|| small(&process) <= f64::from(128 << 10)).await;
+    stayed_within(&process, small_budget(), limit).await;
 }
 
 #[tokio::test]

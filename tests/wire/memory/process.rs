@@ -11,12 +11,18 @@ use crate::support::{Connection, Picker};
 /// The flag of a process whose port for ext_proc has TLS.
 pub const TLS: &str = "--secure-serving=true";
 
+/// The flag of a process with a port for administration.
+pub const ADMIN: &str = "--admin-address=127.0.0.1:0";
+
 /// A picker in a process of its own, which is killed when dropped.
 pub struct Process {
     child: Child,
     pub extproc: SocketAddr,
     pub health: SocketAddr,
     pub metrics: SocketAddr,
+    /// Addresses of the ports for administration and KEDA, where flags open these.
+    pub admin: Option<SocketAddr>,
+    pub keda: Option<SocketAddr>,
     endpoints: PathBuf,
     /// Lines of its log since it serves.
     lines: Arc<Mutex<Vec<String>>>,
@@ -51,7 +57,8 @@ impl Process {
         write(&file, endpoints);
         let mut child = program
             .args(["serve", "--bind-address=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0"])
-            .args(["--metrics-port=0", "--metrics-endpoint-auth=false", "--admin-address=off"])
+            .args(["--metrics-port=0", "--metrics-endpoint-auth=false"])
+            .args(Some("--admin-address=off").filter(|_| !flags.contains(&ADMIN)))
             .args(["--zap-encoder=json", "--outlier-detection=false"])
             .args(Some("--secure-serving=false").filter(|_| !flags.contains(&TLS)))
             .arg(format!("--memory-budget={budget}Mi"))
@@ -63,13 +70,13 @@ impl Process {
             .spawn()
             .unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
-        let (extproc, health, metrics) = loop {
+        let addresses = loop {
             let mut line = String::new();
             assert_ne!(log.read_line(&mut line).unwrap(), 0, "it ended before it served");
             let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-            let address = |field: &str| line[field].as_str().unwrap().parse().unwrap();
+            let address = |field: &str| line[field].as_str().map(|address| address.parse().unwrap());
             if line["message"] == "serving" {
-                break (address("extproc"), address("health"), address("metrics"));
+                break ["extproc", "health", "metrics", "admin", "keda"].map(address);
             }
         };
         let lines: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -77,7 +84,9 @@ impl Process {
         std::thread::spawn(move || {
             log.lines().map_while(Result::ok).for_each(|line| written.lock().unwrap().push(line))
         });
-        Self { child, extproc, health, metrics, endpoints: file, lines, _folder: folder }
+        let [extproc, health, metrics, admin, keda] = addresses;
+        let [extproc, health, metrics] = [extproc, health, metrics].map(Option::unwrap);
+        Self { child, extproc, health, metrics, admin, keda, endpoints: file, lines, _folder: folder }
     }
 
     /// Makes so many endpoints the pool.
@@ -149,6 +158,11 @@ impl Page {
     pub fn series(&self, family: &str) -> usize {
         let is_of = |line: &&str| line.strip_prefix(family).is_some_and(|rest| rest.starts_with('{'));
         self.0.lines().filter(is_of).count()
+    }
+
+    /// Number of lines with this text.
+    pub fn count(&self, text: &str) -> usize {
+        self.0.lines().filter(|line| line.contains(text)).count()
     }
 
     /// Limit of everything that is counted, in bytes.

@@ -52,15 +52,59 @@ async fn invented_models_and_slow_scrapers_leave_memory_to_requests() {
     stayed_within(&process, small_budget(), limit).await;
 }
 
+/// Lines of series of clients' names that there is room for: an eighth of the budget, at 288 bytes.
+fn lines() -> usize {
+    small_budget() * MI / 8 / 288
+}
+
 #[tokio::test]
 async fn plugin_series_stay_within_the_budget() {
     const CONFIG: &str = "--config-text={plugins: [{type: agent-identity}, {type: inflight-load-producer}]}";
     let process = Process::start(small_budget(), 1, &[CONFIG, "--allow-experimental-plugins"]);
     let limit = process.limit();
     invent(&process).await;
+    let series = process.page().series("llm_d_epp_inflight_requests");
+    assert!((16..NAMES / 2).contains(&series), "{series}");
+    stayed_within(&process, small_budget(), limit).await;
+}
+
+#[tokio::test]
+async fn series_of_all_tables_share_an_eighth_of_the_budget() {
+    const CONFIG: &str = "--config-text=
+featureGates: [flowControl]
+plugins:
+- {type: agent-identity}
+- {type: inflight-load-producer}
+- {type: predicted-latency-producer}
+- {type: decode-filter}
+- {type: prefill-filter}
+- {type: always-disagg-pd-decider}
+- {type: max-score-picker}
+- {type: concurrency-detector}
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
+flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: max-score-picker}]}
+- {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: max-score-picker}]}
+";
+    let flags = [CONFIG, "--gen-ai-metrics", "--allow-experimental-plugins"];
+    let process = Process::start(small_budget(), 1, &flags);
+    let limit = process.limit();
+    invent(&process).await;
     let page = process.page();
-    let series = page.series("llm_d_epp_inflight_requests");
-    let names = small_budget() * MI / 8 / (112 << 10);
-    assert!((16..=names + 1).contains(&series), "{series} of {names}");
+    for family in [
+        "llm_d_epp_request_total",
+        "llm_d_epp_scheduler_attempts_total",
+        "llm_d_epp_inflight_requests",
+        "llm_d_epp_flow_control_queue_size",
+        "usher_demand_requests",
+        "gen_ai_server_request_duration_seconds_count",
+        "llm_d_epp_request_predicted_ttft_seconds_count",
+        "llm_d_epp_disagg_decision_total",
+    ] {
+        assert!(page.series(family) >= 16, "{family}: {}", page.series(family));
+    }
+    let of_clients = page.count("\"invented-");
+    assert!(of_clients <= lines(), "{of_clients} lines of {}", lines());
     stayed_within(&process, small_budget(), limit).await;
 }

@@ -11,7 +11,7 @@ use dashmap::DashMap;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{MAX_LABEL_BYTES, OTHER, Overflow};
+use super::{MAX_LABEL_BYTES, OTHER, Overflow, SeriesRoom};
 
 /// Time for which unused series stay, where there are many.
 const IDLE: Duration = Duration::from_secs(300);
@@ -29,12 +29,16 @@ const OUT_AT_ONCE: usize = 32;
 
 type Hashed = BuildHasherDefault<ShortHasher>;
 
-/// The series of a family by their labels, so many at most. Those that nobody used for
-/// five minutes make room for others; what still finds none counts as `other`.
+/// The series of a family by their labels, so many at most, and no more than the room of all tables is for.
+/// Those that nobody used for five minutes make room for others; what still finds none counts as `other`.
 #[derive(Debug)]
 pub struct ClientSeries<K: Eq + Hash, S> {
     /// Most series, beside those of `other`.
     most: AtomicUsize,
+    /// Room of all tables.
+    room: SeriesRoom,
+    /// Lines of each of its series there.
+    lines: usize,
     /// Idle series leave however few there are.
     expires: bool,
     by_key: DashMap<K, Entry<S>, Hashed>,
@@ -64,14 +68,6 @@ struct Leaving<K, S> {
     /// The last sweep.
     swept: Option<Instant>,
     series: HashMap<K, Arc<S>, Hashed>,
-}
-
-impl<K: Eq + Hash, S> Leaving<K, S> {
-    /// Takes so many out of their families.
-    fn go(&mut self, count: usize, forget: &dyn Fn(&K, &S)) {
-        let going = self.series.extract_if(|_, _| true).take(count);
-        going.for_each(|(key, series)| forget(&key, &series));
-    }
 }
 
 /// XXH3 of short texts, one after the other: without the state that a stream of them takes. Clients
@@ -104,11 +100,12 @@ struct Entry<S> {
 }
 
 impl<K: Eq + Hash, S> ClientSeries<K, S> {
-    /// A table of at most so many series, and those of `other`. `most` follows from
-    /// [`label_values`](crate::memory::Budget::label_values), so that they fit in the memory budget.
+    /// A table of at most so many series, and those of `other`.
     pub fn new(most: usize) -> Self {
         Self {
             most: AtomicUsize::new(most),
+            room: SeriesRoom::default(),
+            lines: 0,
             expires: false,
             by_key: DashMap::default(),
             len: AtomicUsize::new(0),
@@ -120,7 +117,18 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
     /// A table of at most so many series whose idle ones leave with the next [`retain`](Self::retain) also
     /// where there are few: for gauges, which are 0 then.
     pub fn expiring(most: usize) -> Self {
-        Self { expires: true, ..Self::new(most) }
+        let mut table = Self::new(most);
+        table.expires = true;
+        table
+    }
+
+    /// The same in a room that others share. `lines`: of a page, that one series has at most, with those of the
+    /// older name.
+    #[must_use]
+    pub fn within(mut self, room: &SeriesRoom, lines: usize) -> Self {
+        debug_assert_eq!(self.len(), 0);
+        (self.room, self.lines) = (room.clone(), lines);
+        self
     }
 
     /// Sets how many there are at most, beside those of `other`.
@@ -133,6 +141,12 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
         self.most.fetch_max(most, Relaxed);
     }
 
+    /// Series that are there.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len.load(Relaxed)
+    }
+
     fn leaving(&self) -> MutexGuard<'_, Leaving<K, S>> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,7 +154,7 @@ impl<K: Eq + Hash, S> ClientSeries<K, S> {
     /// Returns `true` if idle ones make room. As long as there are fewer they stay: who reads a page is
     /// to find 0 for a model that rests, not nothing.
     fn are_many(&self) -> bool {
-        self.len.load(Relaxed) >= self.most.load(Relaxed) / 2
+        self.len() >= self.most.load(Relaxed) / 2 || self.room.is_half_used()
     }
 }
 
@@ -168,7 +182,9 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
         if self.are_many() {
             self.sweep(now, &mut leaving);
         }
-        let key = if self.len.load(Relaxed) < self.most.load(Relaxed) {
+        // Those that leave let as many in; who comes back has its own.
+        let fits = || self.room.fits(self.lines, leaving.series.len().saturating_mul(self.lines));
+        let key = if self.len() < self.most.load(Relaxed) && (leaving.series.contains_key(&key) || fits()) {
             key
         } else {
             self.overflow.warn(family.of);
@@ -181,14 +197,17 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
             }
             dashmap::Entry::Vacant(place) => {
                 let back = leaving.series.remove(place.key());
-                let series = back.unwrap_or_else(|| Arc::new((family.make)(place.key())));
+                let series = back.unwrap_or_else(|| {
+                    self.room.take(self.lines);
+                    Arc::new((family.make)(place.key()))
+                });
                 place.insert(Entry { series: Arc::clone(&series), used: true.into(), used_at: now });
                 self.len.fetch_add(1, Relaxed);
                 series
             }
         };
         // No part of the table is locked, and nobody makes those again meanwhile.
-        leaving.go(OUT_PER_NEW, family.forget);
+        self.go(&mut leaving, OUT_PER_NEW, family.forget);
         series
     }
 
@@ -201,7 +220,7 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
         }
         self.take_out(&mut leaving, |key, entry| stays(key, Arc::strong_count(&entry.series) > 1));
         while !leaving.series.is_empty() {
-            leaving.go(OUT_AT_ONCE, forget);
+            self.go(&mut leaving, OUT_AT_ONCE, forget);
             drop(leaving);
             leaving = self.leaving();
         }
@@ -220,6 +239,14 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
         }
         self.overflow.warn(of);
         OTHER
+    }
+
+    /// Takes so many of those that leave out of their families.
+    fn go(&self, leaving: &mut Leaving<K, S>, count: usize, forget: &dyn Fn(&K, &S)) {
+        for (key, series) in leaving.series.extract_if(|_, _| true).take(count) {
+            forget(&key, &series);
+            self.room.give_back(self.lines);
+        }
     }
 
     /// Takes the series out of the table that nobody holds and nobody used for a while.
@@ -252,15 +279,16 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
         self.len.fetch_sub(count, Relaxed);
     }
 
-    /// Series that are there.
-    #[allow(clippy::len_without_is_empty)]
-    pub fn len(&self) -> usize {
-        self.len.load(Relaxed)
-    }
-
     /// Returns `true` if something had no room for a series of its own so far.
     pub fn is_full(&self) -> bool {
         self.overflow.has_warned()
+    }
+}
+
+impl<K: Eq + Hash, S> Drop for ClientSeries<K, S> {
+    fn drop(&mut self) {
+        let left = self.len() + self.leaving().series.len();
+        self.room.give_back(left.saturating_mul(self.lines));
     }
 }
 
@@ -330,6 +358,33 @@ mod tests {
         assert!(gone.borrow().len() <= 4 * OUT_PER_NEW, "{}", gone.borrow().len());
         fill(&table, "new", MAX_LABEL_VALUES / OUT_PER_NEW, at(400), &gone);
         assert_eq!(gone.borrow().len(), MAX_LABEL_VALUES - 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tables_share_a_room() {
+        const LINES: usize = 10;
+        let room = SeriesRoom::new(64 << 10);
+        let most = room.lines() / LINES;
+        let [one, other] = [0; 2].map(|_| ClientSeries::new(MAX_LABEL_VALUES).within(&room, LINES));
+        let (gone, now) = (RefCell::default(), Instant::now);
+        fill(&one, "first", most - 1, now(), &gone);
+        let _held = ask(&other, "held", now(), &gone);
+        assert_eq!((room.used(), one.is_full() || other.is_full()), (most * LINES, false));
+        ask(&other, "late", now(), &gone);
+        assert!(other.is_full() && other.find("late").is_none() && other.len() == 2);
+        let retain = |table: &ClientSeries<String, ()>| table.retain(|_, _| true, &|_, ()| ());
+        for _ in 0..2 {
+            retain(&one);
+            tokio::time::advance(IDLE).await;
+            assert!(one.find("first-7").is_some());
+        }
+        // Few in this table, but they fill the room.
+        retain(&one);
+        assert_eq!((one.len(), room.used()), (1, 3 * LINES));
+        ask(&other, "late", now(), &gone);
+        assert!(other.find("late").is_some());
+        drop((one, other));
+        assert_eq!(room.used(), 0);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 mod client_series;
 mod labels;
+mod series_room;
 mod spans;
 mod timing;
 
@@ -16,6 +17,7 @@ use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, Me
 
 pub use client_series::{ClientSeries, Family};
 pub use labels::{LabelKey, LabelRef, Labels};
+pub use series_room::SeriesRoom;
 pub use spans::{Span, Spans};
 pub use timing::{PARTS, Timing, Timings, part};
 
@@ -150,8 +152,8 @@ impl<C: Collector> Collector for Twin<C> {
     }
 }
 
-/// Distinct values that a label has at most, where the memory budget has
-/// [room](crate::memory::Budget::label_values) for so many; later ones are `other`.
+/// Distinct values that a label has at most, where the [room](SeriesRoom) of all is enough; later ones
+/// are `other`.
 pub const MAX_LABEL_VALUES: usize = 1000;
 /// Longest value of such a label, in bytes. Every series repeats it, and every
 /// line of a page repeats it again; names of models stay far below.

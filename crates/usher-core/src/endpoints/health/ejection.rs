@@ -127,6 +127,7 @@ pub struct EjectionState {
 /// A ejection.
 #[derive(Debug)]
 struct EjectedState {
+    /// The failure that led to it: says what else than probes may end it, whatever those meet meanwhile.
     cause: Failure,
     /// Successes in a row.
     good: u32,
@@ -151,7 +152,7 @@ pub struct Condition {
 /// State of a ejection, for the admin page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
-    /// The last failure that led to it, or since.
+    /// The failure that led to it.
     pub cause: Failure,
     /// Since when.
     pub since_ms: u64,
@@ -175,10 +176,6 @@ impl EjectionState {
             return if enough { self.eject(params, failure, now_ms) } else { Change::Nothing };
         };
         let (first, longest) = pauses(params);
-        // Pages bring back who was ejected for its scrapes, whatever its probes met meanwhile.
-        if ejected.cause != Failure::Scrape {
-            ejected.cause = failure;
-        }
         if failure == Failure::Timeout {
             // The probe is waited for no longer.
             ejected.out = None;

@@ -157,20 +157,36 @@ fn scrapes_do_not_recover_an_endpoint_failing_requests() {
     assert!(state.due_ms().is_some());
 }
 
+/// One that is ejected at 100 ms by failures of this kind.
+fn ejected_for(cause: Failure) -> EjectionState {
+    let mut state = EjectionState::default();
+    let mut fail = || match cause {
+        Failure::Scrape => state.scrape_failed(&PARAMS, false, 100),
+        _ => state.failed(&PARAMS, cause, 100, 100),
+    };
+    assert_eq!([fail(), fail(), fail()], [Change::Nothing, Change::Nothing, Change::Ejected(cause)]);
+    state
+}
+
 #[test]
 fn a_failed_probe_keeps_the_reason_of_the_ejection() {
-    let mut state = EjectionState::default();
-    for _ in 0..3 {
-        state.scrape_failed(&PARAMS, false, 5);
+    const ALL: [Failure; 4] = [DOWN, Failure::Elsewhere, Failure::Scrape, Failure::Timeout];
+    let (pages, late): (fn(&mut EjectionState) -> Change, fn(&mut EjectionState) -> Change) =
+        (|state| state.scrape_succeeded(&PARAMS, 3000), |state| state.answered_late(&PARAMS, 3000));
+    for cause in ALL {
+        for failure in ALL.into_iter().filter(|failure| *failure != Failure::Scrape) {
+            for (recovery, ends) in [(pages, Failure::Scrape), (late, Failure::Timeout)] {
+                let mut state = ejected_for(cause);
+                let number = state.claim(1100).unwrap();
+                state.failed(&PARAMS, failure, 1100, 2900);
+                state.answered(number);
+                assert_eq!(state.condition().ejection.unwrap().cause, cause, "{failure}");
+                let last = (0..PARAMS.successes).map(|_| recovery(&mut state)).last().unwrap();
+                let expected = if cause == ends { Change::Recovered(2900) } else { Change::Nothing };
+                assert_eq!(last, expected, "{cause}, then {failure}");
+            }
+        }
     }
-    for _ in 0..3 {
-        assert_eq!(state.scrape_succeeded(&PARAMS, 900), Change::Nothing);
-    }
-    probe(&mut state, false);
-    for _ in 0..3 {
-        assert_eq!(state.scrape_succeeded(&PARAMS, 3000), Change::Nothing);
-    }
-    assert!(matches!(state.scrape_succeeded(&PARAMS, 3000), Change::Recovered(_)));
 }
 
 #[test]

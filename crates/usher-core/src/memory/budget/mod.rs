@@ -17,6 +17,7 @@ use super::stream_state::STREAM;
 use super::unread::Unread;
 use super::uploads::Uploads;
 use super::watch::Watch;
+use crate::metrics::SeriesRoom;
 
 pub use measuring::keep_measuring;
 pub use tokenizers::NoRoom;
@@ -112,6 +113,7 @@ pub struct Budget {
     /// Open connections except those of small ports.
     pub(super) open_connections: AtomicU64,
     pub(super) small_calls_ended: AtomicU64,
+    pub(super) series: SeriesRoom,
     pub(super) uploads: Uploads,
     refusals: Refusals,
     lingering: Arc<Semaphore>,
@@ -122,6 +124,9 @@ pub struct Budget {
 /// Streams at most that are read although they have ended on our side. Each takes some KiB that
 /// aren't counted.
 const MAX_LINGERING: usize = 1024;
+
+/// Part of the process' budget that series may take whose labels clients choose.
+const SERIES_PART: u64 = 8;
 
 /// At least so much is left for what isn't counted, where the budget is large enough: the
 /// program.
@@ -140,7 +145,8 @@ impl Budget {
     /// `prefix_index` is what indexes of prefixes may take of those: by default a third, and
     /// no more than [half](Self::most_for_prefixes).
     pub fn of_process(bytes: u64, prefix_index: Option<u64>) -> Self {
-        Self { process: Some(bytes), prefix_index, ..Self::new(Self::counted(bytes), 0) }
+        let (process, series) = (Some(bytes), SeriesRoom::new(bytes / SERIES_PART));
+        Self { process, prefix_index, series, ..Self::new(Self::counted(bytes), 0) }
     }
 
     /// Limit of all kinds together in a process of so many bytes, where nothing is
@@ -186,6 +192,7 @@ impl Budget {
             opened: Arc::default(),
             open_connections: AtomicU64::new(0),
             small_calls_ended: AtomicU64::new(0),
+            series: SeriesRoom::default(),
             uploads: Uploads::default(),
             refusals: Refusals::default(),
             lingering: Arc::new(Semaphore::new(MAX_LINGERING)),

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 use usher_core::endpoints::Snapshot;
-use usher_core::metrics::{ClientSeries, Family as Series, Legacy, OTHER, register};
+use usher_core::metrics::{ClientSeries, Family as Series, Legacy, MAX_LABEL_VALUES, OTHER, register};
 use usher_plugin::{Persistent, PluginId, State};
 
 const LABELS: [&str; 4] = ["plugin_name", "plugin_type", "model_name", "decision_type"];
@@ -91,6 +91,9 @@ impl PdFamily {
     }
 }
 
+/// Lines of a model on a page at most, under both names.
+const LINES: usize = 2 * Split::LABELS.len();
+
 /// The label of a model, and its counters.
 type Counters = (String, [OnceLock<IntCounter>; 4]);
 
@@ -119,7 +122,7 @@ impl Decisions {
     fn of(family: &Arc<Family>, state: &State, plugin: PluginId) -> Arc<Self> {
         // Plugins of the two types count in different families.
         let name = format!("{}/{}", plugin.plugin_type, plugin.name);
-        let known = || ClientSeries::new(state.label_values());
+        let known = || ClientSeries::new(MAX_LABEL_VALUES).within(state.series_room(), LINES);
         state.of(&name, || Self { family: Arc::clone(family), plugin, known: known() })
     }
 
@@ -157,7 +160,7 @@ impl Decisions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use usher_core::metrics::{MAX_LABEL_VALUES, render};
+    use usher_core::metrics::render;
 
     #[test]
     fn decisions_are_counted_by_their_stages_under_both_names() {

@@ -35,7 +35,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let prefix = cx.may_read(&params.prefix_match_info_producer_name);
     let uncached = cx.produces();
     let families = cx.family(InflightFamilies::register)?;
-    let series = cx.state.of(cx.name, || InflightSeries::new(families, cx.name, cx.state.label_values()));
+    let series = cx.state.of(cx.name, || InflightSeries::new(families, cx.name, cx.state.series_room()));
     let shared = params.sync_cross_replica_state.then(|| SharedInFlight(counters.clone()));
     let plugin = Arc::new(InflightLoadProducer::new(params, counters, tokens, prefix, uncached, series));
     let parts = PluginParts { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..parts };

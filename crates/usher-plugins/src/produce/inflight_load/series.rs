@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use prometheus::{IntGauge, IntGaugeVec, Opts, Registry};
 use usher_core::endpoints::{Endpoint, Snapshot};
-use usher_core::metrics::{ClientSeries, Family, LabelKey, LabelRef, OTHER, register};
+use usher_core::metrics::{
+    ClientSeries, Family, LabelKey, LabelRef, MAX_LABEL_VALUES, OTHER, SeriesRoom, register,
+};
 use usher_plugin::Persistent;
 
 const LABELS: [&str; 5] = ["endpoint_name", "namespace", "producer_name", "fairness_id", "priority"];
@@ -18,6 +20,14 @@ const OF: &str = "requests in flight at endpoints";
 /// Series of a producer for each flow that there may be, beside those of `other`: a thousand flows at a thousand
 /// endpoints would be a million. What there is no room for counts at its endpoint as `other`.
 pub(super) const PER_FLOW: usize = 10;
+
+/// Lines of a series on a page: requests and tokens.
+const LINES: usize = 2;
+
+/// Most series with so many endpoints.
+fn most(endpoints: usize) -> usize {
+    MAX_LABEL_VALUES * endpoints.clamp(1, PER_FLOW)
+}
 
 /// The families, shared by all producers.
 #[derive(Debug)]
@@ -52,8 +62,6 @@ impl InflightFamilies {
 pub struct InflightSeries {
     families: Arc<InflightFamilies>,
     producer: String,
-    /// Flows that there is room for.
-    flows: usize,
     known: ClientSeries<Key, Gauges>,
 }
 
@@ -71,14 +79,10 @@ struct Gauges {
 }
 
 impl InflightSeries {
-    /// No series yet; later so many for each endpoint at most, and ten times as many for all.
-    pub fn new(families: Arc<InflightFamilies>, producer: &str, flows: usize) -> Self {
-        Self { families, producer: producer.to_owned(), flows, known: ClientSeries::expiring(flows) }
-    }
-
-    /// Most series with so many endpoints.
-    fn most(&self, endpoints: usize) -> usize {
-        self.flows.saturating_mul(endpoints.clamp(1, PER_FLOW))
+    /// No series yet; later a thousand for each endpoint at most, and ten thousand for all.
+    pub fn new(families: Arc<InflightFamilies>, producer: &str, room: &SeriesRoom) -> Self {
+        let known = ClientSeries::expiring(MAX_LABEL_VALUES).within(room, LINES);
+        Self { families, producer: producer.to_owned(), known }
     }
 
     /// Counts a request of a flow until the guard is dropped.
@@ -97,7 +101,7 @@ impl InflightSeries {
     #[cold]
     fn make(&self, endpoint: &Endpoint, flow: &str, priority: i32) -> Arc<Gauges> {
         // There are as many endpoints at least, or were.
-        self.known.limit_at_least(self.most(endpoint.slot().number() as usize + 1));
+        self.known.limit_at_least(most(endpoint.slot().number() as usize + 1));
         let key = |flow| LabelRef([endpoint.id(), flow], priority).to_key();
         let family = Family {
             of: OF,
@@ -144,7 +148,7 @@ impl Persistent for InflightSeries {
             is_held || known.contains(endpoint)
         };
         self.known.retain(stays, &|_, gauges| self.forget(gauges));
-        self.known.limit(self.most(snapshot.endpoints().len()));
+        self.known.limit(most(snapshot.endpoints().len()));
     }
 }
 

@@ -19,7 +19,7 @@ impl Pool {
         let families = Arc::new(InflightFamilies::register(&registry).unwrap());
         let pool = Self {
             registry,
-            series: InflightSeries::new(families, "p", MAX_LABEL_VALUES),
+            series: InflightSeries::new(families, "p", &SeriesRoom::default()),
             store: Store::default(),
         };
         pool.set(names);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 use usher_core::endpoints::Snapshot;
-use usher_core::metrics::{ClientSeries, Family, Legacy, OTHER, register};
+use usher_core::metrics::{ClientSeries, Family, Legacy, MAX_LABEL_VALUES, OTHER, SeriesRoom, register};
 use usher_plugin::Persistent;
 
 const PLUGIN_TYPE: &str = "predicted-latency-producer";
@@ -91,6 +91,9 @@ pub(super) enum Kind {
     Tpot,
 }
 
+/// Lines of a pair of models on a page at most, under both names.
+const LINES: usize = 2 * (LATENCY.len() + TPOT.len() + 2 * 3 + KINDS.len() + 2);
+
 /// Series of one producer by models.
 #[derive(Debug)]
 pub struct PredictionSeries {
@@ -119,9 +122,10 @@ impl Drop for PredictionSeries {
 }
 
 impl PredictionSeries {
-    /// The series of the producer of this name, for at most so many pairs of models.
-    pub fn new(families: Arc<PredictionFamilies>, plugin: &str, models: usize) -> Self {
-        Self { families, plugin: plugin.to_owned(), by_models: ClientSeries::new(models) }
+    /// The series of the producer of this name.
+    pub fn new(families: Arc<PredictionFamilies>, plugin: &str, room: &SeriesRoom) -> Self {
+        let by_models = ClientSeries::new(MAX_LABEL_VALUES).within(room, LINES);
+        Self { families, plugin: plugin.to_owned(), by_models }
     }
 
     /// Labels of a request for these models.

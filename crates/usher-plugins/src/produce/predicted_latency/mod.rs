@@ -37,7 +37,7 @@ fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {
     let parts = PluginParts::with(&params)?;
     let reader = reads_latency(cx, PEAK_PREFILL_THROUGHPUT, &params.prefix_match_info_producer_name)?;
     let families = cx.family(PredictionFamilies::register)?;
-    let series = cx.state.of(cx.name, || PredictionSeries::new(families, cx.name, cx.state.label_values()));
+    let series = cx.state.of(cx.name, || PredictionSeries::new(families, cx.name, cx.state.series_room()));
     let metrics = (series, cx.family(SloMetrics::register)?);
     let clock = cx.state.clock().clone();
     let plugin = Arc::new(PredictedLatencyProducer::new(params, reader, cx.produces(), metrics, clock));
