@@ -25,6 +25,7 @@ mod group;
 mod histograms;
 mod hits;
 mod ignored;
+mod learned;
 mod lengths;
 mod link;
 mod logarithm;
