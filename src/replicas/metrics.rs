@@ -19,6 +19,7 @@ pub struct ReplicasMetrics {
     pub(super) messages: IntCounterVec,
     ages: GaugeVec,
     pub(super) prefixes: PrefixMetrics,
+    pub(super) learned: LearnedMetrics,
 }
 
 impl ReplicasMetrics {
@@ -58,6 +59,7 @@ impl ReplicasMetrics {
             )?,
             ages: register(registry, GaugeVec::new(ages, &["replica"])?, None)?,
             prefixes: PrefixMetrics::register(registry)?,
+            learned: LearnedMetrics::register(registry)?,
         })
     }
 
@@ -137,6 +139,51 @@ impl PrefixMetrics {
         raise(&self.blocks, &blocks);
         raise(&self.ignored, &[("foreign", heard.foreign), ("malformed", heard.malformed)]);
         self.stream.set(i64::try_from(exchange.stream_bytes()).unwrap_or(i64::MAX));
+    }
+}
+
+/// Numbers of the learned state that replicas hand on.
+#[derive(Clone, Debug)]
+pub(super) struct LearnedMetrics {
+    bytes: IntCounterVec,
+    pub(super) imported: IntCounterVec,
+    ignored: IntCounterVec,
+}
+
+impl LearnedMetrics {
+    fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let counters = |name, help, label| {
+            register(registry, IntCounterVec::new(Opts::new(name, help), &[label])?, None)
+        };
+        Ok(Self {
+            bytes: counters(
+                "usher_replicas_learned_bytes_total",
+                "Bytes of sessions and learned latencies: sent to the state store, or received from other replicas.",
+                "direction",
+            )?,
+            imported: counters(
+                "usher_replicas_learned_imported_total",
+                "Sessions, and latencies and lengths of endpoints, their groups, models and flows, taken over from other replicas, by plugin.",
+                "plugin_name",
+            )?,
+            ignored: counters(
+                "usher_replicas_learned_entries_ignored_total",
+                "Entries of the stream of learned state that are left out: foreign (of another configuration or version), malformed.",
+                "reason",
+            )?,
+        })
+    }
+
+    /// Adds an entry that was sent.
+    pub(super) fn sent(&self, bytes: usize) {
+        self.bytes.with_label_values(&["sent"]).inc_by(bytes as u64);
+    }
+
+    /// Adds entries that were received, and those that are left out as foreign or malformed.
+    pub(super) fn received(&self, bytes: u64, (foreign, malformed): (u64, u64)) {
+        self.bytes.with_label_values(&["received"]).inc_by(bytes);
+        self.ignored.with_label_values(&["foreign"]).inc_by(foreign);
+        self.ignored.with_label_values(&["malformed"]).inc_by(malformed);
     }
 }
 

@@ -1,18 +1,20 @@
-//! Load and prefixes that replicas share through Redis or Valkey.
+//! Load, prefixes and learned state that replicas share through Redis or Valkey.
 //!
 //! Every replica publishes what it has in flight and what waits on its pool's channel (`message`), as a whole: when it changed
 //! (`publisher`), and periodically as a heartbeat. It adds up what the others said last (`origins`), and
 //! writes the sums beside its own numbers, where decisions read them. The store keeps none of it, so nothing stale
-//! is ever read from it. Prefixes go through a stream, which every replica reads (`prefixes`).
+//! is ever read from it. Prefixes go through a stream, which every replica reads (`prefixes`), and sessions and learned models
+//! through another (`learned`).
 //!
-//! Three tasks, none on the path of a request: `link` passes messages on, `driver` owns the numbers, `prefixes` has
-//! a `connection` (RESP3, `resp`) of its own, so that neither kind of state waits for the other or fails with it.
+//! Four tasks, none on the path of a request: `link` passes messages on, `driver` owns the numbers, `prefixes` and `learned` have
+//! a `connection` (RESP3, `resp`) each, so that no kind of state waits for another or fails with it.
 //! While the store is slow, newer messages replace older ones; while it is away, the others' numbers expire.
 
 mod connection;
 mod driver;
 mod entries;
 mod failure;
+mod learned;
 mod link;
 mod message;
 mod metrics;
@@ -27,9 +29,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 use usher_core::endpoints::{Clock, Store};
 use usher_core::memory::Budget;
 use usher_core::prefix::share::StreamBound;
+use usher_plugin::State;
 
 use crate::settings::{ExchangeSettings, StateStoreSettings};
 
@@ -113,9 +117,38 @@ pub async fn share_prefixes(store: StateStoreSettings, parts: PrefixParts) {
     prefixes::Prefixes::new(stream, (clock, &budget), indexes, endpoints, warm).run().await;
 }
 
+/// Parts of a pool whose learned state is handed on.
+pub struct LearnedParts {
+    /// The pool's endpoints.
+    pub endpoints: Arc<Store>,
+    /// State of its plugins.
+    pub state: Arc<State>,
+    /// `namespace/name` of the pool.
+    pub pool: String,
+    /// Name of this replica, for people.
+    pub replica: String,
+    /// Numbers of the exchange.
+    pub metrics: ReplicasMetrics,
+    /// Told when the start needs to wait no longer for what other replicas learned before.
+    pub warm: oneshot::Sender<()>,
+}
+
+/// Hands on what plugins of a pool learned, until `ending` and a last time then. The store may be away, also at the start.
+pub async fn share_learned(store: StateStoreSettings, parts: LearnedParts, ending: CancellationToken) {
+    let LearnedParts { endpoints, state, pool, replica, metrics, warm } = parts;
+    let connector = connection::Connector { store, name: message::short_name(&replica), metrics };
+    let stream = (connector, learned_stream(&pool));
+    learned::LearnedExchange::new(stream, (state, endpoints), warm).run(ending).await;
+}
+
 /// Key of a pool's stream, which a database has for itself.
 fn stream(pool: &str) -> String {
     format!("usher:v1:{{{pool}}}:prefixes")
+}
+
+/// Key of the stream of learned state, likewise.
+fn learned_stream(pool: &str) -> String {
+    format!("usher:v1:{{{pool}}}:learned")
 }
 
 /// Channel of a pool in a database, of which servers know nothing where they pass messages on. In braces is what
@@ -134,5 +167,6 @@ mod tests {
         assert_eq!(super::channel("models/llama", 0), "usher:v1:{models/llama}:load");
         assert_eq!(super::channel("models/llama", 2), "usher:v1:{models/llama}:2:load");
         assert_eq!(super::stream("models/llama"), "usher:v1:{models/llama}:prefixes");
+        assert_eq!(super::learned_stream("models/llama"), "usher:v1:{models/llama}:learned");
     }
 }

@@ -1,4 +1,4 @@
-//! Store through which replicas share the pool's load and prefixes.
+//! Store through which replicas share the pool's load, prefixes and learned state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,9 @@ use super::{Background, RunError, origin};
 use crate::endpoints::Store;
 use crate::extproc::health::HealthState;
 use crate::registry::{Origin as Declared, Resolved, Sharing};
-use crate::replicas::{Parts, PrefixParts, ReplicasMetrics, SharedQueue, share, share_prefixes};
+use crate::replicas::{
+    LearnedParts, Parts, PrefixParts, ReplicasMetrics, SharedQueue, share, share_learned, share_prefixes,
+};
 use crate::schedule::PrefixCaches;
 use crate::settings::{ExchangeSettings, ServeSettings, StateStoreSettings};
 
@@ -42,7 +44,7 @@ pub(super) fn chosen(
     Ok(store.map(|store| (store.clone(), sharing.exchange)))
 }
 
-/// Shares the pool's load and prefixes until the end. A start that isn't warm waits for prefixes.
+/// Shares the pool's load, prefixes and learned state until the end. A start that isn't warm waits for the latter two.
 ///
 /// # Errors
 /// `RunError` if a metric name is registered already.
@@ -56,10 +58,20 @@ pub(super) fn start(
     let replica = origin::place(&settings.pool);
     let metrics = ReplicasMetrics::register(registry)?;
     let (warm, warmed) = oneshot::channel();
+    let (warm_learned, learned) = oneshot::channel();
     if !health.view().warm {
         let (health, endpoints) = (Arc::clone(health), Arc::clone(&pool.store));
-        background.run(wait_until_warm((health, endpoints), settings.warm_up_timeout, warmed));
+        let both = async move { tokio::join!(warmed, learned) };
+        background.run(wait_until_warm((health, endpoints), settings.warm_up_timeout, both));
     }
+    let learned = LearnedParts {
+        endpoints: Arc::clone(&pool.store),
+        state: Arc::clone(pool.state()),
+        pool: name.clone(),
+        replica: replica.clone(),
+        metrics: metrics.clone(),
+        warm: warm_learned,
+    };
     let state = Arc::clone(pool.state());
     let prefixes = PrefixParts {
         endpoints: Arc::clone(&pool.store),
@@ -82,16 +94,18 @@ pub(super) fn start(
         metrics,
     };
     background.run(share_prefixes(store.clone(), prefixes));
+    // Has something to do at the end.
+    background.tasks.spawn(share_learned(store.clone(), learned, background.shutdown.clone()));
     background.run(share(store, exchange, load));
     Ok(())
 }
 
-/// Has the health wait for prefixes, but not longer than this after endpoints were loaded: before, nothing can be read, and
-/// the replica isn't ready anyway. A pool that is empty has none to wait for.
+/// Has the health wait for what other replicas know, but not longer than this after endpoints were loaded: before, nothing can
+/// be read, and the replica isn't ready anyway. A pool that is empty has nothing to wait for.
 async fn wait_until_warm(
     (health, endpoints): (Arc<HealthState>, Arc<Store>),
     longest: Duration,
-    warmed: oneshot::Receiver<()>,
+    warmed: impl Future,
 ) {
     health.synced().await;
     if endpoints.snapshot().endpoints().is_empty() {

@@ -29,6 +29,7 @@ mod estimate;
 mod facts;
 mod families;
 mod label_values;
+mod learned;
 mod lifecycle;
 mod parameters;
 mod per_snapshot;
@@ -51,6 +52,7 @@ pub use effects::{Attribute, Effects, Header, ResponseHead, ResponseObserver, Se
 pub use estimate::LatencyEstimate;
 pub use facts::{DataType, Fact, Facts, Key};
 pub use label_values::{LabelValue, LabelValues};
+pub use learned::{Import, Learned, MAX_RECORD, MalformedRecord};
 pub use lifecycle::{
     Admitter, DataProducer, Denied, Gathered, Gatherer, PreRequest, RequestContext, RequestHeaderProcessor,
     Screener,

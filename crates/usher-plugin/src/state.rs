@@ -11,6 +11,8 @@ use usher_core::endpoints::{AttributeId, Clock, InFlightId, Lease, Leases, Snaps
 use usher_core::memory::Budget;
 use usher_core::metrics::SeriesRoom;
 
+use super::learned::Learned;
+
 /// State that outlives the plugin which asked for it.
 pub trait Persistent: Any + Send + Sync {
     /// Drops what is of no more use: of endpoints that are not in the snapshot, or
@@ -21,6 +23,11 @@ pub trait Persistent: Any + Send + Sync {
     /// Waits until everything that it was told counts, where that happens on another
     /// thread. For simulations and tests.
     fn settle(&self) {}
+
+    /// State to hand on to other replicas and to those that start. `None`: there is none.
+    fn learned(&self) -> Option<&dyn Learned> {
+        None
+    }
 }
 
 type Value = Arc<dyn Persistent>;
@@ -129,6 +136,16 @@ impl State {
     pub fn attribute(&self, producer: &str, name: &str) -> Option<Lease<AttributeId>> {
         let name = (producer.to_owned(), name.to_owned());
         self.attributes.lock().unwrap_or_else(PoisonError::into_inner).take(name)
+    }
+
+    /// All states that replicas hand on, with the names of their plugins, in the order of these.
+    pub fn learned(&self) -> Vec<(String, Arc<dyn Persistent>)> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let learned = kept.iter().filter(|(_, (value, _))| value.learned().is_some());
+        let mut all: Vec<_> =
+            learned.map(|((_, name), (value, _))| (name.clone(), Arc::clone(value))).collect();
+        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        all
     }
 
     /// Drops what is of no more use.

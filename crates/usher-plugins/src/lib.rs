@@ -11,6 +11,7 @@ pub mod latency;
 mod middleware;
 mod pick;
 mod produce;
+mod record;
 mod saturation;
 mod score;
 mod types;

@@ -27,8 +27,8 @@ pub struct StateStoreFlags {
     #[arg(long, value_name = "FILE")]
     pub state_store_ca_file: Option<String>,
 
-    /// Longest time for which a start waits, before it is ready, for the prefixes that the store has. They are read
-    /// to the end later. At most 1m; 0s doesn't wait.
+    /// Longest time for which a start waits, before it is ready, for what the store has: prefixes, sessions and learned
+    /// latencies. They are read to the end later. At most 1m; 0s doesn't wait.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = at_most("1m"))]
     pub warm_up_timeout: Duration,
 }

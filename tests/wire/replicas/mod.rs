@@ -1,6 +1,7 @@
-//! Replicas that share their load and prefixes through a real Redis.
+//! Replicas that share their load, prefixes and what they learned through a real Redis.
 
 mod capacity;
+mod learned;
 mod prefixes;
 mod redis;
 mod store;
@@ -53,9 +54,12 @@ struct Replica {
 
 impl Replica {
     async fn start(flags: &[&str]) -> Self {
+        Self::start_with(&PODS.map(|pod| pod.parse().unwrap()), flags).await
+    }
+
+    async fn start_with(pods: &[SocketAddr], flags: &[&str]) -> Self {
         let common = ["--secure-serving=false", "--outlier-detection=false", "--admin-address=127.0.0.1:0"];
-        let pods = PODS.map(|pod| pod.parse().unwrap());
-        let usher = Usher::start(&pods, &[&common[..], flags].concat()).await;
+        let usher = Usher::start(pods, &[&common[..], flags].concat()).await;
         let (metrics, admin) = (usher.port("metrics").await, usher.port("admin").await);
         Self { usher, metrics, admin }
     }

@@ -8,17 +8,20 @@ use std::time::Duration;
 
 use usher_core::endpoints::Load;
 use usher_core::request::usage::CacheReports;
+use usher_plugin::MalformedRecord;
 
 use super::arrivals::Arrivals;
 use super::batch_slots::BatchSlots;
 use super::cost::Speed;
 use super::factor::Factor;
+use super::fit::Fit;
 use super::group::Group;
 use super::histograms::{Histograms, Met};
 use super::link::Link;
 use super::targets::Targets;
 use super::time::nanos;
 use super::work_totals::WorkTotals;
+use crate::record::{RecordReader, RecordWriter};
 
 /// Time after which a prompt whose first token isn't seen leaves the backlog, as a multiple of its predicted time:
 /// no endpoint is taken to be slower than that.
@@ -377,6 +380,41 @@ impl Backlog {
         true
     }
 
+    /// Start of the engine of which it was learned, in seconds of Unix time, if that is known.
+    pub(super) fn started(&self) -> Option<f64> {
+        self.inner().histograms.started()
+    }
+
+    /// Writes what was learned of this endpoint alone.
+    pub(super) fn write(&self, out: &mut RecordWriter) {
+        let inner = self.inner();
+        inner.first.write(out);
+        inner.step.write(out);
+        inner.batch_slots.write(out);
+        out.f64(self.hold());
+        self.link.write(out);
+    }
+
+    /// Takes over what another process has learned of an engine that started then and knows better. Returns `true` if that is
+    /// something.
+    pub(super) fn import(&self, theirs: LearnedEndpoint, started: Option<f64>) -> bool {
+        let mut inner = self.inner();
+        if let Some(started) = started {
+            inner.histograms.expect(started);
+        }
+        let slots = theirs.batch_slots.replace(&mut inner.batch_slots);
+        if let Some(slots) = slots {
+            self.slots.store(slots.to_bits(), Relaxed);
+        }
+        let is_better = [theirs.first.replace(&mut inner.first), theirs.step.replace(&mut inner.step)];
+        self.first_factor.store(inner.first.value().to_bits(), Relaxed);
+        self.step_factor.store(inner.step.value().to_bits(), Relaxed);
+        if self.hold() == 0.0 {
+            self.hold.store(theirs.hold.to_bits(), Relaxed);
+        }
+        self.link.replace(theirs.link) || slots.is_some() || is_better.contains(&true)
+    }
+
     /// A reading said that so many requests run and so many wait.
     pub(super) fn note_running(&self, running: f64, waiting: f64, read_at_ms: Option<u64>) {
         if let Some(slots) = self.inner().batch_slots.note(running, waiting, read_at_ms) {
@@ -393,6 +431,28 @@ impl Backlog {
             let next = if mean > 0.0 { mean * KEEP_HOLD + clipped * (1.0 - KEEP_HOLD) } else { held };
             Some(next.to_bits())
         });
+    }
+}
+
+/// What another process has learned of an endpoint.
+#[derive(Debug)]
+pub(super) struct LearnedEndpoint {
+    first: Factor,
+    step: Factor,
+    batch_slots: BatchSlots,
+    hold: f64,
+    link: Fit<2>,
+}
+
+impl LearnedEndpoint {
+    pub(super) fn read(record: &mut RecordReader<'_>) -> Result<Self, MalformedRecord> {
+        Ok(Self {
+            first: Factor::read(record)?,
+            step: Factor::read(record)?,
+            batch_slots: BatchSlots::read(record)?,
+            hold: record.f64(0.0..=1e6)?,
+            link: Link::default().read(record)?,
+        })
     }
 }
 

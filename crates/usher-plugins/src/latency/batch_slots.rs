@@ -1,5 +1,9 @@
 //! Batch slots of an endpoint: requests that it runs at a time whenever others wait.
 
+use usher_plugin::MalformedRecord;
+
+use crate::record::{RecordReader, RecordWriter};
+
 /// Equal readings after which the number of slots is known.
 const READINGS: u32 = 8;
 
@@ -19,6 +23,28 @@ pub(super) struct BatchSlots {
 }
 
 impl BatchSlots {
+    /// Writes what is known.
+    pub(super) fn write(&self, out: &mut RecordWriter) {
+        out.f64(self.most);
+        out.u64(self.times.into());
+    }
+
+    /// Reads what another process knows.
+    pub(super) fn read(record: &mut RecordReader<'_>) -> Result<Self, MalformedRecord> {
+        let most = record.f64(0.0..=1e9)?;
+        let times = u32::try_from(record.u64()?).map_err(|_| MalformedRecord)?;
+        Ok(Self { most, times, ..Self::default() })
+    }
+
+    /// Takes the place of what is known here, where that is nothing. Returns the requests that can run at a time, if it does.
+    pub(super) fn replace(self, ours: &mut Self) -> Option<f64> {
+        if self.times < READINGS || self.most < 1.0 || ours.times >= READINGS || ours.most > self.most {
+            return None;
+        }
+        *ours = self;
+        Some(self.most)
+    }
+
     /// A reading said that so many requests run and so many wait. Returns the requests that can
     /// run at a time, infinite while that isn't known; `None`: as before.
     pub(super) fn note(&mut self, running: f64, waiting: f64, read_at_ms: Option<u64>) -> Option<f64> {

@@ -1,5 +1,9 @@
 //! Factor by which one endpoint is slower than those that should be as fast.
 
+use usher_plugin::MalformedRecord;
+
+use crate::record::{RecordReader, RecordWriter, knows_better};
+
 /// Share of the weight of earlier observations that remains after another one.
 const KEEP: f64 = 0.95;
 
@@ -13,6 +17,9 @@ const EQUAL: f64 = 2.0;
 /// Standard deviation of the logarithm that observations are taken to have at first, and
 /// for how many of them.
 const FIRST: (f64, f64) = (0.5, 4.0);
+
+/// Weight from which on more observations know no better: half of the most that there is.
+const ENOUGH: f64 = 0.5 / (1.0 - KEEP);
 
 /// Mean of the logarithms of observed by predicted times.
 ///
@@ -44,6 +51,26 @@ impl Factor {
         self.mean += residual / self.weight;
         let share = 1.0 / (self.weight + FIRST.1);
         self.variance += (residual * residual - self.variance) * share;
+    }
+
+    /// Writes what was observed.
+    pub(super) fn write(&self, out: &mut RecordWriter) {
+        out.f64s(&[self.mean, self.variance, self.weight]);
+    }
+
+    /// Reads what another process observed.
+    pub(super) fn read(record: &mut RecordReader<'_>) -> Result<Self, MalformedRecord> {
+        let (mean, variance) = (record.f64(-10.0..=10.0)?, record.f64(0.0..=10.0)?);
+        Ok(Self { mean, variance, weight: record.f64(0.0..=1.0 / (1.0 - KEEP))? })
+    }
+
+    /// Takes the place of what was observed here, if it knows better. Returns whether it does.
+    pub(super) fn replace(self, ours: &mut Self) -> bool {
+        let is_better = knows_better(self.weight, ours.weight, ENOUGH);
+        if is_better {
+            *ours = self;
+        }
+        is_better
     }
 
     /// Times that the endpoint takes as long as the others; 1 as long as that may be chance.

@@ -1,5 +1,9 @@
 //! A linear model of a time, learned from one observation after the other.
 
+use usher_plugin::MalformedRecord;
+
+use crate::record::{RecordReader, RecordWriter, knows_better};
+
 /// Relative error that observations have at first, before their own says more.
 const FIRST_ERROR: f64 = 1.0;
 
@@ -14,7 +18,7 @@ const KEEP_ERROR: f64 = 0.95;
 const CLIP: f64 = 2.0;
 
 /// From so many observations on, one changes the prediction for its inputs by this part at most: it
-/// may be the first of its size, and wrong.
+/// may be the first of its size, and wrong. What others learned from more is no better.
 const SETTLED: u64 = 50;
 const MOST_CHANGE: f64 = 0.19;
 
@@ -24,6 +28,9 @@ const DRIFT: f64 = 2e-3;
 
 /// Shortest time that an observation is compared with, in seconds.
 const SHORTEST: f64 = 1e-3;
+
+/// Largest number that is read from others, in seconds per unit of an input: none that was learned is near.
+const MOST_READ: f64 = 1e6;
 
 /// Coefficients of `time = Σ coefficient × input`, in seconds per unit of the input, none
 /// negative.
@@ -71,6 +78,56 @@ impl<const N: usize> Fit<N> {
         self.samples
     }
 
+    /// Writes what was learned.
+    pub(super) fn write(&self, out: &mut RecordWriter) {
+        out.u64(self.samples);
+        out.f64(self.error);
+        out.f64s(&self.coefficients);
+        // Symmetric.
+        self.covariance.iter().enumerate().for_each(|(n, row)| out.f64s(&row[n..]));
+    }
+
+    /// Reads what another model learned that expected about the same.
+    pub(super) fn read(&self, record: &mut RecordReader<'_>) -> Result<Self, MalformedRecord> {
+        let samples = record.u64()?.min(1 << 48);
+        // With an error of 0 nothing would be learned any more.
+        let error = record.f64(0.0..=MOST_READ)?.clamp(LEAST_ERROR * LEAST_ERROR, FIRST_ERROR);
+        let mut coefficients = record.f64s(&(0.0..=MOST_READ))?;
+        for (coefficient, least) in coefficients.iter_mut().zip(&self.least) {
+            *coefficient = coefficient.max(*least);
+        }
+        let mut covariance = [[0.0; N]; N];
+        for (n, row) in covariance.iter_mut().enumerate() {
+            for cell in row.iter_mut().skip(n) {
+                *cell = record.f64(-MOST_READ..=MOST_READ)?;
+            }
+        }
+        let upper = covariance;
+        for (n, row) in covariance.iter_mut().enumerate() {
+            for (cell, column) in row.iter_mut().zip(&upper).take(n) {
+                *cell = column[n];
+            }
+        }
+        let is_within = covariance.iter().enumerate().all(|(n, row)| row[n] <= self.first[n]);
+        if !is_within || !is_positive(&covariance) {
+            // As of a model that knows its coefficients no better than at first.
+            for (n, row) in covariance.iter_mut().enumerate() {
+                *row = [0.0; N];
+                row[n] = self.first[n];
+            }
+        }
+        Ok(Self { coefficients, covariance, error, samples, ..*self })
+    }
+
+    /// Takes the place of what was learned here, if it knows better. Returns whether it does.
+    pub(super) fn replace(self, ours: &mut Self) -> bool {
+        let is_better = knows_better(self.samples as f64, ours.samples as f64, SETTLED as f64);
+        if is_better {
+            *ours = self;
+        }
+        is_better
+    }
+
     /// Seconds for these inputs.
     pub(super) fn predict(&self, inputs: &[f64; N]) -> f64 {
         dot(&self.coefficients, inputs)
@@ -111,6 +168,21 @@ impl<const N: usize> Fit<N> {
     }
 }
 
+/// Returns `true` if this is a covariance: positive definite, as its Cholesky decomposition exists.
+fn is_positive<const N: usize>(covariance: &[[f64; N]; N]) -> bool {
+    let mut lower = [[0.0; N]; N];
+    for n in 0..N {
+        for m in 0..=n {
+            let rest = covariance[n][m] - (0..m).map(|k| lower[n][k] * lower[m][k]).sum::<f64>();
+            if n == m && !(rest > 0.0 && rest.is_finite()) {
+                return false;
+            }
+            lower[n][m] = if n == m { rest.sqrt() } else { rest / lower[m][m] };
+        }
+    }
+    true
+}
+
 fn dot<const N: usize>(a: &[f64; N], b: &[f64; N]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
@@ -144,6 +216,45 @@ mod tests {
                 let ratio = fit.predict(&inputs) / dot(&truth, &inputs);
                 assert!((ratio - 1.0).abs() < 0.15, "{wrong} {inputs:?} {ratio}");
             }
+        }
+    }
+
+    #[test]
+    fn fit_of_another_process_learns_on_as_before() {
+        let truth = [0.02, 0.001, 1.0 / 16_000.0];
+        let mut fit = fitted([0.03, 0.0005, 1.0 / 9000.0], truth, 0.2, 100);
+        let mut out = RecordWriter::default();
+        fit.write(&mut out);
+        let mut read = Fit::new([0.03, 0.0005, 1.0 / 9000.0], [0.0; 3]);
+        let mut record = RecordReader(&out.0);
+        let theirs = read.read(&mut record).unwrap();
+        assert!(record.is_empty() && theirs.clone().replace(&mut read) && !theirs.replace(&mut read));
+        for n in 0..20 {
+            let inputs = [1.0, draw(2 * n) * 30.0, draw(2 * n + 1) * 8000.0];
+            fit.observe(&inputs, dot(&truth, &inputs));
+            read.observe(&inputs, dot(&truth, &inputs));
+        }
+        assert_eq!((read.coefficients(), read.samples()), (fit.coefficients(), 120));
+    }
+
+    #[test]
+    fn numbers_that_no_process_learned_stay_finite() {
+        let mine = Fit::new([0.01, 0.001, 1e-4], [1e-3, 1e-5, 1e-6]);
+        let mut out = RecordWriter::default();
+        mine.write(&mut out);
+        for seed in 0..2000u64 {
+            let mut bytes = out.0.clone();
+            for n in 0..3 {
+                let at = mix(seed * 8 + n) as usize % bytes.len();
+                bytes[at] = mix(seed * 8 + n + 3) as u8;
+            }
+            let Ok(mut read) = mine.read(&mut RecordReader(&bytes)) else { continue };
+            for n in 0..50 {
+                let inputs = [1.0, draw(2 * n) * 30.0, draw(2 * n + 1) * 8000.0];
+                read.observe(&inputs, 0.1 + draw(n));
+            }
+            let all = read.coefficients().into_iter().zip([1e-3, 1e-5, 1e-6]);
+            assert!(all.clone().all(|(value, least)| value.is_finite() && value >= least), "{seed} {read:?}");
         }
     }
 

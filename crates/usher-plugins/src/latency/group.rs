@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use usher_core::endpoints::{Endpoint, ROLE_LABEL};
+use usher_plugin::MalformedRecord;
 
 use super::cost::{PerOutput, Speed};
 use super::fit::Fit;
-use super::residuals::Residuals;
+use super::residuals::{Residuals, Windows};
+use crate::record::{RecordReader, RecordWriter};
 
 /// Labels that name an accelerator; the first that an endpoint has counts.
 const ACCELERATOR_LABELS: [&str; 4] = [
@@ -61,6 +63,24 @@ impl GroupKey {
     pub(super) fn role(&self) -> Option<&str> {
         self.0[1].as_deref()
     }
+
+    /// Writes the labels.
+    pub(super) fn write(&self, out: &mut RecordWriter) {
+        for label in &self.0 {
+            out.u8(u8::from(label.is_some()));
+            out.text(label.as_deref().unwrap_or_default());
+        }
+    }
+
+    /// Reads the labels of another process's group.
+    pub(super) fn read(record: &mut RecordReader<'_>) -> Result<Self, MalformedRecord> {
+        let mut label = || match (record.u8()?, record.text()?) {
+            (0, "") => Ok(None),
+            (1, text) => Ok(Some(text.to_owned())),
+            _ => Err(MalformedRecord),
+        };
+        Ok(Self([label()?, label()?]))
+    }
 }
 
 /// Times of a group's endpoints.
@@ -83,11 +103,19 @@ pub(super) struct Group {
 #[repr(align(128))]
 struct MostRequests(AtomicU64);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Inner {
     first: Fit<4>,
     step: Fit<4>,
     per_output: Fit<3>,
+}
+
+/// What another process learned of a group.
+#[derive(Debug)]
+pub(super) struct LearnedGroup {
+    inner: Inner,
+    most_requests: f64,
+    residuals: [Windows; 2],
 }
 
 /// Conditions under which a stream's tokens came, means over its time.
@@ -218,6 +246,56 @@ impl Group {
         let mut inner = self.inner();
         inner.per_output.observe(&[1.0, requests, cached], seconds / factor);
         self.publish(&inner);
+    }
+
+    /// Writes what was learned; nothing if that is nothing.
+    pub(super) fn write(&self, out: &mut RecordWriter) {
+        let inner = self.inner().clone();
+        inner.first.write(out);
+        inner.step.write(out);
+        inner.per_output.write(out);
+        out.f64(self.most_requests());
+        self.first_residuals.write(out);
+        self.step_residuals.write(out);
+    }
+
+    /// Returns `true` if nothing was learned.
+    pub(super) fn is_new(&self) -> bool {
+        let inner = self.inner();
+        [inner.first.samples(), inner.step.samples(), inner.per_output.samples()] == [0; 3]
+    }
+
+    /// Reads what another process learned of such a group.
+    pub(super) fn read(&self, record: &mut RecordReader<'_>) -> Result<LearnedGroup, MalformedRecord> {
+        let ours = self.inner().clone();
+        let inner = Inner {
+            first: ours.first.read(record)?,
+            step: ours.step.read(record)?,
+            per_output: ours.per_output.read(record)?,
+        };
+        let most_requests = record.f64(FEWEST_REQUESTS..=1e6)?;
+        let residuals = [Windows::read(record)?, Windows::read(record)?];
+        Ok(LearnedGroup { inner, most_requests, residuals })
+    }
+
+    /// Takes over what another process knows better. Returns `true` if that is something.
+    pub(super) fn replace(&self, theirs: LearnedGroup) -> bool {
+        let LearnedGroup { inner: theirs, most_requests, residuals: [first, step] } = theirs;
+        let mut inner = self.inner();
+        let is_better = [
+            theirs.first.replace(&mut inner.first),
+            theirs.step.replace(&mut inner.step),
+            theirs.per_output.replace(&mut inner.per_output),
+        ];
+        self.publish(&inner);
+        if is_better[0] {
+            self.first_residuals.set(first);
+            let _ = self.most_requests.0.fetch_max(most_requests.to_bits(), Relaxed);
+        }
+        if is_better[1] {
+            self.step_residuals.set(step);
+        }
+        is_better.contains(&true)
     }
 
     fn publish(&self, inner: &Inner) {

@@ -65,6 +65,16 @@ pub(super) struct Means {
 }
 
 impl Histograms {
+    /// Start of the engine whose pages were read, in seconds of Unix time, if it said so.
+    pub(super) fn started(&self) -> Option<f64> {
+        self.last.started
+    }
+
+    /// What is known of the endpoint is of an engine that started then. The first page tells whether it is another.
+    pub(super) fn expect(&mut self, started: f64) {
+        self.last.started.get_or_insert(started);
+    }
+
     /// A request was sent. `is_stream`: its first token will be seen.
     pub(super) fn sent(&mut self, met: Met, is_stream: bool) {
         self.count += 1.0;

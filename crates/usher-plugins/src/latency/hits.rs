@@ -24,6 +24,11 @@ impl Default for Hits {
 }
 
 impl Hits {
+    /// Sums of tokens.
+    pub(super) fn sums(&self) -> &[Ratio; 2] {
+        &self.0
+    }
+
     /// Tokens of a prompt that have to be computed, where `uncached` of them seem to.
     pub(super) fn likely(&self, uncached: u64, prompt: u64) -> u64 {
         // Casts from floats saturate.

@@ -4,11 +4,16 @@
 //! of short ones. Means and quantiles are estimated response by response: no response is kept.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::Hasher;
+#[expect(deprecated, reason = "the only keyed hash of the standard library whose keys can be handed on")]
+use std::hash::SipHasher;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
+use usher_plugin::MalformedRecord;
+
 use super::mean::CLIP;
+use crate::record::{RecordReader, RecordWriter, knows_better};
 
 /// Models and flows whose lengths are kept at most. The least recently used go.
 const MOST: usize = 4096;
@@ -36,9 +41,10 @@ const LEAST_DEVIATION: f64 = 0.05;
 pub struct Kind(u64);
 
 /// Lengths of responses, in tokens.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lengths {
-    hasher: RandomState,
+    /// Keys of the hash of models and flows: random, or of the replica whose lengths were taken over.
+    keys: [AtomicU64; 2],
     /// Counts decisions and responses: what was used last has the highest number.
     tick: AtomicU64,
     // Written when a response is complete, read in decisions.
@@ -66,10 +72,28 @@ pub struct Expected {
     pub high: f64,
 }
 
+impl Default for Lengths {
+    fn default() -> Self {
+        let keys = [(); 2].map(|()| AtomicU64::new(rand::random()));
+        Self { keys, tick: AtomicU64::new(0), kinds: RwLock::default() }
+    }
+}
+
 impl Lengths {
     /// The model and flow of a request. Clients choose both, so the number can't be foreseen.
     pub(super) fn kind(&self, model: &str, flow: &str) -> Kind {
-        Kind(self.hasher.hash_one((model, flow)).max(1))
+        let [first, second] = self.keys();
+        #[expect(deprecated, reason = "as above")]
+        let mut hasher = SipHasher::new_with_keys(first, second);
+        hasher.write(model.as_bytes());
+        // In no text.
+        hasher.write_u8(0xff);
+        hasher.write(flow.as_bytes());
+        Kind(hasher.finish().max(1))
+    }
+
+    fn keys(&self) -> [u64; 2] {
+        [0, 1].map(|n| self.keys[n].load(Relaxed))
     }
 
     /// A response had so many tokens, at least 1, where the pool's mean is `mean`.
@@ -104,6 +128,65 @@ impl Lengths {
         Expected { mean, high: high.max(mean) }
     }
 
+    /// Lengths of all responses.
+    pub(super) fn all(&self) -> Length {
+        self.kinds.read().unwrap_or_else(PoisonError::into_inner).all
+    }
+
+    /// Replaces the lengths of all responses.
+    pub(super) fn set_all(&self, length: Length) {
+        self.kinds.write().unwrap_or_else(PoisonError::into_inner).all = length;
+    }
+
+    /// Lengths by model and flow, those that were used last first.
+    pub(super) fn by_kind(&self) -> Vec<(Kind, Length)> {
+        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        let used = |(kind, entry): (&Kind, &Entry)| (entry.used.load(Relaxed), *kind, entry.length);
+        let mut all: Vec<_> = kinds.by_kind.iter().map(used).collect();
+        drop(kinds);
+        all.sort_unstable_by_key(|(used, kind, _)| (u64::MAX - used, kind.0));
+        all.into_iter().map(|(_, kind, length)| (kind, length)).collect()
+    }
+
+    /// Writes lengths, with the keys of their hashes.
+    pub(super) fn write(&self, lengths: &[(Kind, Length)], out: &mut RecordWriter) {
+        self.keys().into_iter().for_each(|key| out.u64(key));
+        for (kind, length) in lengths {
+            out.u64(kind.0);
+            length.write(out);
+        }
+    }
+
+    /// Takes over lengths of another process that are known better there. Returns the number of those. Only those of the same keys
+    /// can be compared, which are taken over, too, while nothing is known here.
+    pub(super) fn import(&self, record: &mut RecordReader<'_>) -> Result<u64, MalformedRecord> {
+        let keys = [record.u64()?, record.u64()?];
+        let mut lengths = Vec::new();
+        while !record.is_empty() {
+            lengths.push((Kind(record.u64()?.max(1)), Length::read(record)?));
+        }
+        let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
+        if kinds.by_kind.is_empty() {
+            self.keys.iter().zip(keys).for_each(|(own, key)| own.store(key, Relaxed));
+        }
+        if keys != self.keys() {
+            return Ok(0);
+        }
+        let mut taken = 0;
+        // From the one that was used first to the last.
+        for (kind, length) in lengths.into_iter().rev() {
+            let has_room = kinds.by_kind.len() < MOST || kinds.by_kind.contains_key(&kind);
+            let ours = kinds.by_kind.get(&kind).map_or(0, |entry| entry.length.samples);
+            if has_room && length.knows_better(ours) {
+                let entry = kinds.by_kind.entry(kind).or_default();
+                entry.used.fetch_max(self.tick.fetch_add(1, Relaxed), Relaxed);
+                entry.length = length;
+                taken += 1;
+            }
+        }
+        Ok(taken)
+    }
+
     #[cfg(test)]
     fn len(&self) -> usize {
         self.kinds.read().unwrap().by_kind.len()
@@ -127,8 +210,8 @@ impl Kinds {
 /// the estimate moves it up by `p` of a step, one below it down by `1 − p`, so that it rests
 /// where a share `p` is below. Steps are in mean deviations of the logarithm, and don't shrink
 /// for ever, so that it follows a change.
-#[derive(Clone, Copy, Debug, Default)]
-struct Length {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Length {
     samples: u32,
     mean: f64,
     /// Logarithms of the median and of the ninetieth percentile.
@@ -139,6 +222,29 @@ struct Length {
 }
 
 impl Length {
+    /// Returns `true` if it is of more responses than ours, up to those from which on it forgets.
+    pub(super) fn knows_better(&self, ours: u32) -> bool {
+        knows_better(self.samples.into(), ours.into(), 1.0 / LEAST_SHARE)
+    }
+
+    /// Responses so far.
+    pub(super) fn samples(&self) -> u32 {
+        self.samples
+    }
+
+    pub(super) fn write(&self, out: &mut RecordWriter) {
+        out.u64(self.samples.into());
+        out.f64s(&[self.mean, self.median, self.high, self.deviation]);
+    }
+
+    pub(super) fn read(record: &mut RecordReader<'_>) -> Result<Self, MalformedRecord> {
+        let samples = u32::try_from(record.u64()?).map_err(|_| MalformedRecord)?;
+        let mean = record.f64(0.0..=1e12)?;
+        // Of logarithms; a quantile may have been moved below 0 by short responses.
+        let [median, high, deviation] = record.f64s(&(-50.0..=50.0))?;
+        Ok(Self { samples, mean, median, high, deviation: deviation.max(0.0) })
+    }
+
     /// Adds a response. The first is compared with the pool's mean.
     fn note(&mut self, tokens: f64, pool: f64) {
         let mean = if self.samples == 0 { pool } else { self.mean };
@@ -238,6 +344,30 @@ mod tests {
         }
         lengths.note(Kind::default(), 10.0, 200.0);
         assert!(lengths.len() <= MOST);
+    }
+
+    #[test]
+    fn lengths_of_another_process_are_found_by_its_keys() {
+        let (writer, other, reader) = (Lengths::default(), Lengths::default(), Lengths::default());
+        for lengths in [&writer, &other] {
+            for (flow, tokens) in [("short", 20.0), ("long", 2000.0)] {
+                (0..100).for_each(|_| lengths.note(lengths.kind("m", flow), tokens, 200.0));
+            }
+        }
+        let record = |lengths: &Lengths| {
+            let mut out = RecordWriter::default();
+            lengths.write(&lengths.by_kind(), &mut out);
+            out.0
+        };
+        assert_eq!(writer.by_kind()[0].0, writer.kind("m", "long"), "the last");
+        let import = |bytes: &[u8]| reader.import(&mut RecordReader(bytes));
+        assert_eq!(import(&record(&writer)), Ok(2));
+        for flow in ["short", "long"] {
+            let expected = writer.expected(writer.kind("m", flow), 200.0);
+            assert_eq!(reader.expected(reader.kind("m", flow), 200.0), expected, "{flow}");
+        }
+        assert_eq!((import(&record(&writer)), import(&record(&other))), (Ok(0), Ok(0)));
+        assert_eq!(import(&record(&writer)[..90]), Err(MalformedRecord));
     }
 
     #[test]

@@ -7,13 +7,15 @@
 //! less the time that the prompt should have taken.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use usher_core::endpoints::Nearness;
+use usher_plugin::MalformedRecord;
 
 use super::fit::Fit;
 use super::time::nanos;
+use crate::record::{RecordReader, RecordWriter};
 
 /// Times that a transfer takes as long as configured, and times that a prompt takes as long
 /// as predicted, before anything is learned.
@@ -98,8 +100,30 @@ impl Link {
     /// A first token came after so many seconds, where computing the prompt and waiting should
     /// have taken `computed`, and moving it alone `alone` as configured.
     pub(super) fn observe(&self, computed: f64, alone: f64, seconds: f64) {
-        let mut fit = self.fit.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fit = self.fit();
         fit.observe(&[computed, alone], seconds);
         self.factor.store(fit.coefficients()[1].to_bits(), Relaxed);
+    }
+
+    /// Writes what was learned.
+    pub(super) fn write(&self, out: &mut RecordWriter) {
+        self.fit().write(out);
+    }
+
+    /// Reads what another process learned.
+    pub(super) fn read(&self, record: &mut RecordReader<'_>) -> Result<Fit<2>, MalformedRecord> {
+        self.fit().read(record)
+    }
+
+    /// Takes that over if it is known better. Returns whether it is.
+    pub(super) fn replace(&self, theirs: Fit<2>) -> bool {
+        let mut fit = self.fit();
+        let is_better = theirs.replace(&mut fit);
+        self.factor.store(fit.coefficients()[1].to_bits(), Relaxed);
+        is_better
+    }
+
+    fn fit(&self) -> MutexGuard<'_, Fit<2>> {
+        self.fit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

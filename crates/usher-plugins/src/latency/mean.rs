@@ -22,6 +22,11 @@ impl Mean {
         f64::from_bits(self.0.load(Relaxed))
     }
 
+    /// Replaces it.
+    pub(super) fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Relaxed);
+    }
+
     /// Adds an observation. Of two at the same moment one may be lost: a mean of many is none the
     /// worse for it, and threads need not wait for each other.
     pub(super) fn note(&self, value: f64) {

@@ -26,6 +26,7 @@ mod histograms;
 mod hits;
 mod ignored;
 mod kv_transfer;
+mod learned;
 mod lengths;
 mod link;
 mod logarithm;

@@ -45,10 +45,10 @@ pub struct Model {
     pub(super) default: Arc<Group>,
     pub(super) traffic: Traffic,
     /// Mean tokens of a response.
-    mean_output: Mean,
+    pub(super) mean_output: Mean,
     /// Mean seconds to a first token, and from it to the last.
-    mean_first: Mean,
-    mean_response: Mean,
+    pub(super) mean_first: Mean,
+    pub(super) mean_response: Mean,
     accuracies: Accuracies,
     hits: Hits,
     scale: TokenScale,
@@ -247,14 +247,20 @@ impl Model {
             self.entries.store(Arc::new(kept.collect()));
         }
     }
+
     /// The group that an endpoint belongs to.
     fn group(&self, endpoint: &Endpoint) -> Arc<Group> {
+        self.group_of(GroupKey::of(endpoint)).unwrap_or_else(|| Arc::clone(&self.default))
+    }
+
+    /// The group of these labels; `None`: there are too many others.
+    pub(super) fn group_of(&self, key: GroupKey) -> Option<Arc<Group>> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let (key, rate) = (GroupKey::of(endpoint), self.initial_rate());
-        match groups.len() {
+        let rate = self.initial_rate();
+        Some(match groups.len() {
             0 => Arc::clone(groups.entry(key).or_insert_with(|| Arc::clone(&self.default))),
-            MOST_GROUPS.. => groups.get(&key).map_or_else(|| Arc::clone(&self.default), Arc::clone),
+            MOST_GROUPS.. => Arc::clone(groups.get(&key)?),
             _ => Arc::clone(groups.entry(key).or_insert_with(|| Arc::new(Group::new(rate)))),
-        }
+        })
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use usher_core::endpoints::Snapshot;
-use usher_plugin::{Persistent, State};
+use usher_plugin::{Learned, Persistent, State};
 
 use super::model::Model;
 use super::rate::InitialRate;
@@ -29,5 +29,9 @@ impl Persistent for Model {
     fn sweep(&self, snapshot: &Snapshot, _now_ms: u64) {
         self.tell_constants();
         self.follow(snapshot);
+    }
+
+    fn learned(&self) -> Option<&dyn Learned> {
+        Some(self)
     }
 }

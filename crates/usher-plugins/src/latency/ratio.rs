@@ -3,6 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
+use usher_plugin::MalformedRecord;
+
+use crate::record::{RecordReader, RecordWriter};
+
 /// Share of the sums that remains after another response.
 const KEEP: f64 = 0.98;
 
@@ -37,7 +41,27 @@ impl Ratio {
         for (sum, tokens) in sums.iter_mut().zip([counted, expected]) {
             *sum = *sum * KEEP + tokens;
         }
+        self.publish(&sums);
+    }
+
+    fn publish(&self, sums: &[f64; 2]) {
         let value = (sums[0] / sums[1]).clamp(self.bounds.0, self.bounds.1);
         self.value.store(value.to_bits(), Relaxed);
+    }
+
+    /// Writes the sums.
+    pub(super) fn write(&self, out: &mut RecordWriter) {
+        out.f64s(&*self.sums.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Reads sums of another process.
+    pub(super) fn read(record: &mut RecordReader<'_>) -> Result<[f64; 2], MalformedRecord> {
+        Ok([record.f64(0.0..=1e18)?, record.f64(1e-3..=1e18)?])
+    }
+
+    /// Replaces the sums.
+    pub(super) fn set(&self, sums: [f64; 2]) {
+        *self.sums.lock().unwrap_or_else(PoisonError::into_inner) = sums;
+        self.publish(&sums);
     }
 }

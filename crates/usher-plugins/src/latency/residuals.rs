@@ -7,7 +7,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use usher_plugin::MalformedRecord;
+
 use super::distribution::{Distribution, GRID, POINTS, Quantiles};
+use crate::record::{RecordReader, RecordWriter};
 
 /// Load bands of equal width in 0..=1.
 pub const BANDS: usize = 10;
@@ -47,8 +50,9 @@ pub struct Residuals {
     windows: Mutex<Windows>,
 }
 
+/// The latest ratios.
 #[derive(Debug)]
-struct Windows {
+pub(super) struct Windows {
     bands: [Window; BANDS],
     all: Window,
 }
@@ -78,6 +82,18 @@ impl Residuals {
         window.push(log);
         window.update(0.0);
         self.publish(&windows);
+    }
+
+    /// Writes the latest ratios.
+    pub(super) fn write(&self, out: &mut RecordWriter) {
+        let windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        windows.bands.iter().chain([&windows.all]).for_each(|window| window.write(out));
+    }
+
+    /// Replaces all ratios.
+    pub(super) fn set(&self, windows: Windows) {
+        self.publish(&windows);
+        *self.windows.lock().unwrap_or_else(PoisonError::into_inner) = windows;
     }
 
     /// Publishes every band's own quantiles blended with those of all loads.
@@ -144,10 +160,46 @@ impl Default for Windows {
     }
 }
 
+impl Windows {
+    /// Reads ratios of another process.
+    pub(super) fn read(record: &mut RecordReader<'_>) -> Result<Self, MalformedRecord> {
+        let mut windows = Self::default();
+        for window in &mut windows.bands {
+            window.read(record)?;
+            window.update(0.0);
+        }
+        windows.all.read(record)?;
+        windows.all.update(PRIOR);
+        Ok(windows)
+    }
+}
+
 impl Window {
     fn new(most: usize) -> Self {
         let quantiles = [0.0; POINTS];
         Self { most, latest: Vec::new(), oldest: 0, sorted: Vec::new(), quantiles }
+    }
+
+    /// Writes the values from the oldest on, as parts of the largest.
+    fn write(&self, out: &mut RecordWriter) {
+        let (newest, oldest) = self.latest.split_at(self.oldest);
+        out.u16(u16::try_from(self.latest.len()).unwrap_or(u16::MAX));
+        for value in oldest.iter().chain(newest) {
+            // Casts from floats saturate.
+            out.u16((f64::from(*value) / MOST * f64::from(i16::MAX)) as i16 as u16);
+        }
+    }
+
+    fn read(&mut self, record: &mut RecordReader<'_>) -> Result<(), MalformedRecord> {
+        let values = usize::from(record.u16()?);
+        if values > self.most {
+            return Err(MalformedRecord);
+        }
+        for _ in 0..values {
+            let part = f64::from(record.u16()? as i16) / f64::from(i16::MAX);
+            self.push((part * MOST) as f32);
+        }
+        Ok(())
     }
 
     fn push(&mut self, value: f32) {
@@ -258,6 +310,27 @@ mod tests {
         assert!(chances.is_sorted() && chances.iter().all(|chance| (0.0..=1.0).contains(chance)));
         let quantiles: Vec<f64> = (0..=100).map(|n| residuals.quantile(0.5, f64::from(n) / 100.0)).collect();
         assert!(quantiles.is_sorted() && quantiles.iter().all(|ratio| ratio.is_finite() && *ratio > 0.0));
+    }
+
+    #[test]
+    fn ratios_of_another_process_are_forgotten_in_their_order() {
+        let (residuals, read) = (Residuals::default(), Residuals::default());
+        even(&residuals, 0.5, 0.2, 0.4, 1000);
+        even(&residuals, 0.5, 2.0, 3.0, 100);
+        let mut out = RecordWriter::default();
+        residuals.write(&mut out);
+        let mut record = RecordReader(&out.0);
+        read.set(Windows::read(&mut record).unwrap());
+        assert!(record.is_empty() && Windows::read(&mut RecordReader(&out.0[1..])).is_err());
+        for _ in 0..2 {
+            for (load, p) in [(0.5, 0.1), (0.5, 0.9), (0.1, 0.5)] {
+                let (ratio, expected) = (read.quantile(load, p), residuals.quantile(load, p));
+                assert!((ratio / expected - 1.0).abs() < 1e-3, "{load} {p}: {ratio} {expected}");
+            }
+            for residuals in [&residuals, &read] {
+                even(residuals, 0.5, 1.0, 1.1, 80);
+            }
+        }
     }
 
     #[test]

@@ -23,6 +23,11 @@ impl Default for TokenScale {
 }
 
 impl TokenScale {
+    /// Sums of tokens.
+    pub(super) fn sums(&self) -> &Ratio {
+        &self.0
+    }
+
     /// Converts estimated tokens to the engine's count.
     pub(super) fn tokens(&self, estimated: u64) -> u64 {
         // Casts from floats saturate.

@@ -1,25 +1,29 @@
 //! Endpoints that sessions are bound to.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use usher_core::endpoints::Snapshot;
 use usher_core::metrics::register;
-use usher_plugin::Persistent;
-use xxhash_rust::xxh3::xxh3_128_with_seed;
+use usher_plugin::{Learned, Persistent};
 
 /// Sessions bound to an endpoint, by the plugin's name. Outlives a configuration.
 ///
-/// A session is kept as a hash of its name, 128 bits with a seed of this process: names
-/// come from clients, so their length has no bound and they are nobody's business. Two
-/// sessions of one hash would share an endpoint, which harms neither.
+/// A session is kept as a hash of its name, 128 bits of SHA-256: names come from clients, so their length has no bound and
+/// they are nobody's business, nor that of those who read the state store. Only a name that can be guessed can be
+/// recognised.
 #[derive(Debug)]
 pub struct Bindings {
-    /// Taken for one look-up or one change by a request, and by the sweep.
+    /// Taken for one look-up or one change by a request, by the sweep, and for some sessions at a time when they are handed on.
     table: Mutex<Table>,
     capacity: usize,
-    seed: u64,
+    /// Configuration that gives names their meaning, as a hash, and the longest time for which a session is kept.
+    meaning: AtomicU64,
+    longest_ms: AtomicU64,
     live: IntGauge,
     evicted: IntCounter,
 }
@@ -38,6 +42,9 @@ struct Bound {
     expires_ms: u64,
 }
 
+/// Session by its hash, with its place in the order in which sessions expire.
+pub(super) type Place = (u64, u128);
+
 impl Bindings {
     /// Sessions that are kept at most. A session takes about 150 bytes, so all of them
     /// some 15 MB. Beyond it, the one that was not used for the longest time goes, and
@@ -46,12 +53,25 @@ impl Bindings {
 
     /// No sessions yet, and room for so many; at least one.
     pub fn new(capacity: usize, live: IntGauge, evicted: IntCounter) -> Self {
-        Self { table: Mutex::default(), capacity: capacity.max(1), seed: rand::random(), live, evicted }
+        let (meaning, longest_ms) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { table: Mutex::default(), capacity: capacity.max(1), meaning, longest_ms, live, evicted }
+    }
+
+    /// Tells which names sessions have, as a hash of the configuration that says it, and for how long one is kept: others are
+    /// told both.
+    pub(super) fn configure(&self, meaning: u64, ttl_ms: u64) {
+        self.meaning.store(meaning, Relaxed);
+        self.longest_ms.store(ttl_ms, Relaxed);
+    }
+
+    /// Hash of the configuration.
+    pub(super) fn meaning(&self) -> u64 {
+        self.meaning.load(Relaxed)
     }
 
     /// The [identity](usher_core::endpoints::Endpoint::identity) of the endpoint that a session is bound to.
     pub fn get(&self, session: &str, now_ms: u64) -> Option<Arc<str>> {
-        let key = self.key(session);
+        let key = key(session);
         self.lock()
             .bound
             .get(&key)
@@ -63,7 +83,7 @@ impl Bindings {
     /// than `from`, which is what the caller saw: then somebody else was first, and that
     /// counts. Either way the session expires `ttl_ms` from now.
     pub fn bind(&self, session: &str, from: Option<&Arc<str>>, to: &Arc<str>, now_ms: u64, ttl_ms: u64) {
-        let key = self.key(session);
+        let key = key(session);
         let expires_ms = now_ms.saturating_add(ttl_ms);
         let mut table = self.lock();
         let table = &mut *table;
@@ -94,13 +114,49 @@ impl Bindings {
         self.len() == 0
     }
 
-    fn key(&self, session: &str) -> u128 {
-        xxh3_128_with_seed(session.as_bytes(), self.seed)
+    /// Up to `most` sessions within these places with their endpoints, from the one that expires last.
+    pub(super) fn latest(&self, within: Range<Place>, most: usize) -> Vec<(Place, Arc<str>)> {
+        let table = self.lock();
+        let latest = table.expiries.range(within).rev().take(most);
+        let bound = |place: &Place| Some((*place, Arc::clone(&table.bound.get(&place.1)?.endpoint)));
+        latest.filter_map(bound).collect()
+    }
+
+    /// Binds sessions that others bound, where theirs expires later than one that is bound here, and there is room. Returns
+    /// the number of those.
+    pub(super) fn adopt(&self, sessions: &[(Place, Arc<str>)], now_ms: u64) -> u64 {
+        let longest_ms = now_ms.saturating_add(self.longest_ms.load(Relaxed));
+        let mut table = self.lock();
+        let table = &mut *table;
+        table.drop_expired(now_ms);
+        let mut adopted = 0;
+        for ((expires_ms, key), endpoint) in sessions {
+            let expires_ms = longest_ms.min(*expires_ms);
+            let known = table.bound.get(key).map(|bound| bound.expires_ms);
+            let has_room = known.is_some() || table.bound.len() < self.capacity;
+            if expires_ms <= known.unwrap_or(now_ms) || !has_room {
+                continue;
+            }
+            if let Some(known) = known {
+                table.expiries.remove(&(known, *key));
+            }
+            table.bound.insert(*key, Bound { endpoint: Arc::clone(endpoint), expires_ms });
+            table.expiries.insert((expires_ms, *key));
+            adopted += 1;
+        }
+        self.live.set(table.bound.len() as i64);
+        adopted
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Hash of a session's name.
+fn key(session: &str) -> u128 {
+    let digest = digest(&SHA256, session.as_bytes());
+    digest.as_ref().first_chunk().copied().map_or(0, u128::from_le_bytes)
 }
 
 impl Bound {
@@ -132,6 +188,10 @@ impl Persistent for Bindings {
         let mut table = self.lock();
         table.drop_expired(now_ms);
         self.live.set(table.bound.len() as i64);
+    }
+
+    fn learned(&self) -> Option<&dyn Learned> {
+        Some(self)
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod affinity;
 mod bindings;
+mod learned;
 mod params;
 mod source;
 
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use usher_core::config::ConfigError;
 use usher_plugin::{Build, BuildContext, Kind, PluginParts, PluginType, beta};
+use xxhash_rust::xxh3::xxh3_64;
 
 pub use affinity::SessionAffinity;
 pub use bindings::{Bindings, SessionMetrics};
@@ -58,6 +60,7 @@ fn affinity(cx: &mut BuildContext<'_>) -> Result<(Arc<SessionAffinity>, PluginPa
         }
         Strategy::SessionId => {
             let session = params.session_id_config;
+            let meaning = serde_json::to_vec(&(&session.sources, &profile)).unwrap_or_default();
             let sources = session.sources.into_iter().map(|source| match source {
                 SourceParams::Header(name) => SessionSource::Header(name),
                 SourceParams::AgentIdentity => SessionSource::Agent,
@@ -67,6 +70,7 @@ fn affinity(cx: &mut BuildContext<'_>) -> Result<(Arc<SessionAffinity>, PluginPa
             let metrics = cx.family(SessionMetrics::register)?;
             let bindings: Arc<Bindings> = cx.state.of(cx.name, || metrics.bindings(cx.name));
             let ttl_ms = session.eviction_ttl_seconds.saturating_mul(1000);
+            bindings.configure(xxh3_64(&meaning), ttl_ms);
             SessionAffinity::by_session(sources, bindings, ttl_ms, profile)
         }
     };
