@@ -60,7 +60,7 @@ pub(super) struct Holders {
 }
 
 /// Blocks that are evicted from the largest endpoint before another one is looked for, and blocks of
-/// other processes that are added or dropped while an endpoint is locked: some microseconds.
+/// other processes that are added while an endpoint is locked: some microseconds.
 pub(super) const AT_ONCE: usize = 64;
 
 /// Blocks that are read before they are added.
@@ -343,24 +343,13 @@ impl Holders {
         self.by_slot.read().unwrap_or_else(PoisonError::into_inner).get(&slot).cloned()
     }
 
-    /// Drops what only these sources told of.
-    pub(super) fn forget(&self, sources: u16) {
+    /// Has what only these sources told of count as restored. An endpoint is locked for one look at all its blocks.
+    pub(super) fn retire(&self, sources: u16) {
         for holder in self.all() {
-            let told = holder.lock().recent.of_sources(sources);
-            for keys in told.chunks(AT_ONCE) {
-                let mut held = holder.lock();
-                let before = held.recent.bytes();
-                let forgotten = keys.iter().filter(|key| {
-                    let is_dropped = held.recent.forget(**key, sources);
-                    if is_dropped {
-                        self.shards.remove(**key, holder.number);
-                    }
-                    is_dropped
-                });
-                let count = forgotten.count();
-                self.left(&holder, &held.recent, count);
-                self.resized(before, held.recent.bytes());
-            }
+            let mut held = holder.lock();
+            let before = held.recent.bytes();
+            held.recent.retire(sources);
+            self.resized(before, held.recent.bytes());
         }
     }
 

@@ -108,9 +108,8 @@ impl PrefixIndex {
         self.holders.drop_all(self.holders.get(endpoint.slot()));
     }
 
-    /// Drops the endpoints that are not in the snapshot, and what came from origins that
-    /// have not reported for their time. An endpoint costs what it holds, an origin one look
-    /// at everything.
+    /// Drops the endpoints that are not in the snapshot, and forgets origins that have not reported for their time. An
+    /// endpoint costs what it holds, an origin one look at everything.
     pub fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
         self.sweep_slots(snapshot.slots().to_vec(), now_ms);
     }
@@ -166,8 +165,9 @@ impl PrefixIndex {
         export.next(&self.holders)
     }
 
-    /// Takes what another process told, as if it had been added here, until the origin has told
-    /// nothing for `ttl`; nothing can be told, too. Returns whether there was room for the origin.
+    /// Takes what another process told, as if it had been added here; nothing can be told, too. An origin that tells
+    /// nothing for `ttl` is forgotten, and what it told counts as [restored](Self::restore). Returns whether there was room
+    /// for the origin.
     ///
     /// Twelve origins are known apart. When there are more, the others expire together. The endpoints are locked for
     /// some microseconds at a time.
@@ -182,8 +182,7 @@ impl PrefixIndex {
     }
 
     /// Takes what was told earlier than all that an endpoint holds: its blocks become the oldest ones,
-    /// and those that are held stay where they are. It evicts nothing and expires with nobody. Returns
-    /// `false` if not all found room.
+    /// and those that are held stay where they are. It evicts nothing. Returns `false` if not all found room.
     pub fn restore(&self, endpoint: &Endpoint, held: &Held) -> bool {
         import::restore(&self.holders, endpoint, held)
     }

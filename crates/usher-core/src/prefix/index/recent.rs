@@ -29,7 +29,7 @@ pub(super) struct Recent {
 pub(super) const OWN: u16 = 1;
 /// No source: others were told of the block. One that is used later on is told again.
 pub(super) const TOLD: u16 = 2;
-/// The source of what was read at the start.
+/// The source of what was read at the start, and of what other processes told that are silent by now.
 pub(super) const RESTORED: u16 = 4;
 /// The sources of what other processes tell.
 pub(super) const OTHERS: u16 = !(OWN | TOLD | RESTORED);
@@ -148,23 +148,18 @@ impl Recent {
         Some(key)
     }
 
-    /// Blocks of which one of these sources told, in no order.
-    pub(super) fn of_sources(&self, sources: u16) -> Vec<Key> {
-        let places = (0..).zip(&self.places).filter(|(at, _)| self.sources_at(*at) & sources != 0);
-        places.filter_map(|(_, place)| place.key()).collect()
-    }
-
-    /// Takes sources of a block away. Returns whether it is dropped, as no other is left.
-    pub(super) fn forget(&mut self, key: Key, sources: u16) -> bool {
-        let Ok(at) = self.find(key) else { return false };
-        let left = self.sources_at(at) & !sources;
-        if left & !TOLD == 0 {
-            self.drop_at(at);
-            self.shrink();
-            return true;
+    /// Takes these sources of all blocks away. Blocks that no other one told of count as restored.
+    pub(super) fn retire(&mut self, sources: u16) {
+        for at in (0..).take(self.others.len()) {
+            let before = self.sources_at(at);
+            if before & sources != 0 {
+                let left = before & !sources;
+                self.set_sources(at, if left & !TOLD == 0 { left | RESTORED } else { left });
+            }
         }
-        self.set_sources(at, left);
-        false
+        if self.places.iter().all(|place| place.marks() & MARK == 0) {
+            self.others = Box::default();
+        }
     }
 
     /// Takes all blocks as not told, if half of the list is newer than it was last time, or anyway.

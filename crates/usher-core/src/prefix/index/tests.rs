@@ -153,10 +153,11 @@ impl Reference {
         origin.0
     }
 
-    fn forget(&mut self, sources: u16) {
-        for listed in self.listed.values_mut() {
-            listed.blocks.iter_mut().for_each(|(_, told)| *told &= !sources);
-            listed.blocks.retain(|(_, told)| told & !TOLD != 0);
+    fn retire(&mut self, sources: u16) {
+        let blocks = self.listed.values_mut().flat_map(|listed| &mut listed.blocks);
+        for (_, told) in blocks.filter(|(_, told)| told & sources != 0) {
+            *told &= !sources;
+            *told |= if *told & !TOLD == 0 { recent::RESTORED } else { 0 };
         }
     }
 }
@@ -299,7 +300,7 @@ proptest! {
                     let expired = reference.origins.values().filter(|(_, at)| *at <= now_ms);
                     let bits = expired.fold(0, |bits, (bit, _)| bits | bit);
                     reference.origins.retain(|_, (_, at)| *at > now_ms);
-                    reference.forget(bits);
+                    reference.retire(bits);
                 }
                 Step::Import(name, report, ttl) => {
                     let told = |(name, hashes): &(u32, Vec<u64>)| {

@@ -83,7 +83,7 @@ struct Member {
 const MAX_FOREIGN: usize = 16;
 
 impl Exchange {
-    /// Time after which what an origin told is dropped if it is silent, as in llm-d-router.
+    /// Time after which an origin that is silent is forgotten, as in llm-d-router. What it told stays.
     pub const TTL: Duration = Duration::from_secs(180);
 
     /// An exchange of no index yet, over a stream of so many bytes.
@@ -189,9 +189,8 @@ impl Exchange {
         self.bound.clear();
     }
 
-    /// Reads an entry that is older than all that were read, at the start. Its blocks become the oldest ones, evict nothing, and
-    /// don't expire with their origin: it may be gone for long, and the engines hold the blocks all the same. Returns
-    /// `false` if nothing older is of use: there is no room for it, or it is about to be trimmed.
+    /// Reads an entry that is older than all that were read, at the start. Its blocks become the oldest ones and evict
+    /// nothing. Their origin may be gone for long: the engines hold them all the same. Returns `false` if nothing older is of use: there is no room for it, or it is about to be trimmed.
     pub fn restore(&mut self, id: EntryId, payload: &[u8], now_ms: u64) -> bool {
         self.bound.entry(id, payload.len());
         let mut has_room = true;
