@@ -106,19 +106,42 @@ fn blocks_in_use_are_exported_again() {
     let here = pool(&["a"]);
     let a = &here.endpoints()[0];
     let from = index(1000);
-    from.add(a, &(0..10).collect::<Vec<u64>>(), 100);
-    from.tell_again(false);
-    from.take_news(100);
-    from.add(a, &(0..4).collect::<Vec<u64>>(), 100);
-    assert_eq!(from.take_news(100).held[0].hashes, [0, 1, 2, 3], "all were new");
-    from.add(a, &(20..24).collect::<Vec<u64>>(), 100);
-    from.take_news(100);
-    for (anyway, again) in [(false, 0), (true, 4)] {
-        from.tell_again(anyway);
-        from.add(a, &(0..4).collect::<Vec<u64>>(), 100);
-        assert_eq!(from.take_news(100).held.iter().map(|held| held.hashes.len()).sum::<usize>(), again);
-    }
-    assert_eq!(from.entries(), 14);
+    let told = |hashes: std::ops::Range<u64>| {
+        from.add(a, &hashes.collect::<Vec<u64>>(), 100);
+        from.take_news(100).held.iter().map(|held| held.hashes.len()).sum::<usize>()
+    };
+    assert_eq!(told(0..10), 10);
+    from.tell_again(None);
+    assert_eq!((told(0..4), told(0..4)), (4, 0), "all were new");
+    assert_eq!(told(20..23), 3);
+    from.tell_again(None);
+    assert_eq!(told(0..4), 0, "less than a quarter is new");
+    from.tell_again(Some(0));
+    assert_eq!(told(0..4), 4);
+    // Eight for 13 new ones, and no more.
+    from.tell_again(Some(0));
+    assert_eq!(told(4..10), 0);
+    from.tell_again(Some(2));
+    assert_eq!(told(4..10), 6, "a prompt is not cut");
+    assert_eq!(from.entries(), 13);
+}
+
+#[test]
+fn blocks_that_another_process_told_are_not_told_again_before_long() {
+    let here = pool(&["a"]);
+    let a = &here.endpoints()[0];
+    let index = index(1000);
+    index.add(a, &[7, 8], 100);
+    assert!(index.import(origin(1), &told(a, &[1, 2, 3]), 1, MINUTE));
+    index.take_news(100);
+    index.add(a, &[1, 2, 3, 4], 100);
+    assert_eq!(index.take_news(100).held[0].hashes, [4]);
+    index.tell_again(None);
+    assert!(index.import(origin(1), &told(a, &[1]), 1, MINUTE));
+    index.add(a, &[1, 2], 100);
+    assert_eq!(index.take_news(100).held[0].hashes, [2], "the other has told the first since");
+    let mut export = index.export(100);
+    assert_eq!(index.export_next(&mut export).unwrap().hashes.len(), 6, "it is known here all the same");
 }
 
 #[test]
@@ -139,10 +162,10 @@ fn export_has_what_this_process_added_and_is_still_held() {
     assert_eq!(all(6), [(10, keys(&[5])), (3, keys(&[1, 2]))]);
 }
 
-/// Who told of the blocks of an endpoint, the most recent first.
+/// Sources of the blocks of an endpoint, the most recent first.
 fn tellers(index: &PrefixIndex, endpoint: &Endpoint) -> Vec<u16> {
     let holder = index.holders.get(endpoint.slot()).unwrap();
-    holder.lock().recent.recent_first().map(|(_, sources)| sources).collect()
+    holder.lock().recent.recent_first().map(|(_, sources)| sources & !TOLD).collect()
 }
 
 #[test]

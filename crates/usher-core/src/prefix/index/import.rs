@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::endpoints::Endpoint;
 
 use super::held::{Held, OriginId};
-use super::holders::{AT_ONCE, Holders};
+use super::holders::{AT_ONCE, Holders, Sources};
 use super::key::Key;
-use super::recent::{OTHERS, RESTORED};
+use super::recent::{OTHERS, RESTORED, TOLD};
 
 /// Other processes that reported.
 #[derive(Debug, Default)]
@@ -49,7 +49,9 @@ impl Origins {
         };
         for (endpoint, Held { capacity, hashes, .. }) in held {
             let capacity = Some(*capacity as usize).filter(|capacity| *capacity > 0);
-            holders.add(endpoint, hashes, source, capacity, |_| {});
+            // The stream has them.
+            let sources = Sources { held: source | TOLD, new: source | TOLD };
+            holders.add(endpoint, hashes, sources, capacity, |_, _| {});
         }
         true
     }

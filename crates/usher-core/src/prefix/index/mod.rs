@@ -28,7 +28,7 @@ use crate::endpoints::{Endpoint, Snapshot, View};
 
 use super::Blocks;
 
-use holders::{Holder, Holders};
+use holders::{Holder, Holders, Sources};
 use recent::{OWN, TOLD};
 
 pub use engine::{EngineIndex, EngineMatch, EngineStatus, TierWeights};
@@ -84,17 +84,26 @@ impl PrefixIndex {
     /// gets no more.
     pub fn add(&self, endpoint: &Endpoint, hashes: &[u64], capacity: usize) {
         if !self.news.is_on() {
-            return self.holders.add(endpoint, hashes, OWN, Some(capacity), |_| {});
+            let sources = Sources { held: OWN, new: OWN };
+            return self.holders.add(endpoint, hashes, sources, Some(capacity), |_, _| {});
         }
-        // Parts of the prompt: nearly always its end.
-        let mut new = SmallVec::<[Range<usize>; 4]>::new();
-        self.holders.add(endpoint, hashes, OWN | TOLD, Some(capacity), |at| match new.last_mut() {
-            Some(last) if last.end == at => last.end += 1,
-            _ => new.push(at..at + 1),
+        let may_tell_again = self.news.may_tell_again();
+        let held = if may_tell_again { OWN | TOLD } else { OWN };
+        // Parts of the prompt to be told, nearly always its end, and blocks in them that were held.
+        let (mut parts, mut again) = (SmallVec::<[Range<usize>; 4]>::new(), 0);
+        self.holders.add(endpoint, hashes, Sources { held, new: OWN | TOLD }, Some(capacity), |at, had| {
+            if had.is_some_and(|had| had & TOLD != 0 || !may_tell_again) {
+                return;
+            }
+            again += usize::from(had.is_some());
+            match parts.last_mut() {
+                Some(last) if last.end == at => last.end += 1,
+                _ => parts.push(at..at + 1),
+            }
         });
-        if !new.is_empty() {
-            let parts = new.into_iter().filter_map(|part| hashes.get(part));
-            self.news.record(EndpointId::of(endpoint), capacity, parts);
+        if !parts.is_empty() {
+            let parts = parts.into_iter().filter_map(|part| hashes.get(part));
+            self.news.record(EndpointId::of(endpoint), capacity, parts, again);
         }
     }
 
@@ -135,9 +144,8 @@ impl PrefixIndex {
         self.news.len()
     }
 
-    /// Takes up to so many of the blocks that this process added and others were not told of, the
-    /// oldest first. They were not held, or not used since [`tell_again`](Self::tell_again). What was
-    /// imported is not among them, and what an endpoint lost is told nobody.
+    /// Takes up to so many of the blocks that this process added and the stream does not have, the oldest first. They were
+    /// not held, or nobody told of them since [`tell_again`](Self::tell_again). What an endpoint lost is told nobody.
     ///
     /// An import takes the new blocks of a prompt for more recent than those before them that were
     /// told earlier.
@@ -145,11 +153,13 @@ impl PrefixIndex {
         self.news.take(max_blocks)
     }
 
-    /// Lets blocks that are already told be news again at their next use, so that other processes don't evict as old
-    /// the blocks that are in constant use. Counts for endpoints that got at least half of their blocks since the
-    /// last time; with `anyway` for all.
-    pub fn tell_again(&self, anyway: bool) {
-        let tell_again = |holder: Arc<Holder>| holder.lock().recent.tell_again(anyway);
+    /// Lets blocks that are already told be news again at their next use, so that the stream's end has what is in constant
+    /// use, and other processes don't evict it as old. Counts for endpoints that got a quarter of their blocks since the
+    /// last time. With `anyway` it counts for all, and so many blocks are told again in addition to one for every two
+    /// that are new: used first is told first.
+    pub fn tell_again(&self, anyway: Option<usize>) {
+        self.news.tell_again(anyway.unwrap_or_default());
+        let tell_again = |holder: Arc<Holder>| holder.lock().recent.tell_again(anyway.is_some());
         self.holders.all().into_iter().for_each(tell_again);
     }
 
