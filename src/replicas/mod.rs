@@ -33,7 +33,7 @@ use usher_core::prefix::share::StreamBound;
 use crate::settings::{ExchangeSettings, StateStoreSettings};
 
 pub use driver::SharedCounter;
-pub use metrics::ReplicasMetrics;
+pub use metrics::{ReplicasMetrics, Report};
 pub use prefixes::Indexes;
 
 /// Time in which the store has to confirm a message, unless it is configured.

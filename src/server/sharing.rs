@@ -42,7 +42,7 @@ pub(super) fn chosen(
     Ok(store.map(|store| (store.clone(), sharing.exchange)))
 }
 
-/// Shares the pool's load and prefixes until the end. A start that isn't warm waits for prefixes.
+/// Shares the pool's load and prefixes until the end. A start that isn't warm waits for prefixes. Returns the numbers of it.
 ///
 /// # Errors
 /// `RunError` if a metric name is registered already.
@@ -51,7 +51,7 @@ pub(super) fn start(
     (pool, health, settings): (&Pool, &Arc<HealthState>, &ServeSettings),
     registry: &Registry,
     background: &mut Background,
-) -> Result<(), RunError> {
+) -> Result<ReplicasMetrics, RunError> {
     let name = format!("{}/{}", settings.pool.namespace, settings.pool.label());
     let replica = origin::place(&settings.pool);
     let metrics = ReplicasMetrics::register(registry)?;
@@ -78,11 +78,11 @@ pub(super) fn start(
         shared: pool.counters.subscribe(),
         pool: name,
         replica,
-        metrics,
+        metrics: metrics.clone(),
     };
     background.run(share_prefixes(store.clone(), prefixes));
     background.run(share(store, exchange, load));
-    Ok(())
+    Ok(metrics)
 }
 
 /// Has the health wait for prefixes, but not longer than this after endpoints were loaded: before, nothing can be read, and

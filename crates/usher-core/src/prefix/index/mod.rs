@@ -9,6 +9,7 @@ mod holders;
 mod import;
 mod key;
 mod limits;
+mod matched;
 mod news;
 mod place;
 mod recent;
@@ -35,6 +36,7 @@ pub use engine::{EngineIndex, EngineMatch, EngineStatus, TierWeights};
 pub use export::Export;
 pub use held::{EndpointId, Held, OriginId};
 pub use limits::Limits;
+pub use matched::Matched;
 pub use news::Taken;
 
 /// Index of the blocks that endpoints hold, as far as can be told from what was sent to it.
@@ -50,6 +52,7 @@ pub struct PrefixIndex {
     holders: Holders,
     news: news::News,
     origins: import::Origins,
+    matched: matched::Counts,
 }
 
 impl PrefixIndex {
@@ -62,6 +65,7 @@ impl PrefixIndex {
             holders: Holders::new(limits),
             news: news::News::default(),
             origins: import::Origins::default(),
+            matched: matched::Counts::default(),
         }
     }
 
@@ -91,7 +95,12 @@ impl PrefixIndex {
         let held = if may_tell_again { OWN | TOLD } else { OWN };
         // Parts of the prompt to be told, nearly always its end, and blocks in them that were held.
         let (mut parts, mut again) = (SmallVec::<[Range<usize>; 4]>::new(), 0);
+        let (mut matched, mut has_gap) = (Matched::default(), false);
         self.holders.add(endpoint, hashes, Sources { held, new: OWN | TOLD }, Some(capacity), |at, had| {
+            match had {
+                Some(had) if !has_gap => matched.count(had),
+                _ => has_gap = true,
+            }
             if had.is_some_and(|had| had & TOLD != 0 || !may_tell_again) {
                 return;
             }
@@ -101,6 +110,7 @@ impl PrefixIndex {
                 _ => parts.push(at..at + 1),
             }
         });
+        self.matched.add(matched);
         if !parts.is_empty() {
             let parts = parts.into_iter().filter_map(|part| hashes.get(part));
             self.news.record(EndpointId::of(endpoint), capacity, parts, again);
@@ -161,6 +171,12 @@ impl PrefixIndex {
         self.news.tell_again(anyway.unwrap_or_default());
         let tell_again = |holder: Arc<Holder>| holder.lock().recent.tell_again(anyway.is_some());
         self.holders.all().into_iter().for_each(tell_again);
+    }
+
+    /// Blocks at the beginning of added prompts that their endpoint held already, since the last time. None without a
+    /// reader of [news](Self::keep_news).
+    pub fn take_matched(&self) -> Matched {
+        self.matched.take()
     }
 
     /// Begins an export of what this process added and is still held: of each endpoint the most

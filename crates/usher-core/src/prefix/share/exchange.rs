@@ -13,7 +13,7 @@ use super::waiting::{Told, Waiting};
 use crate::endpoints::{Endpoint, Snapshot};
 use crate::memory::{Budget, Kind, Reservation};
 use crate::prefix::adder::Adder;
-use crate::prefix::index::{EndpointId, Held, OriginId};
+use crate::prefix::index::{EndpointId, Held, Matched, OriginId};
 
 /// Result of reading an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,7 @@ pub struct Exchange {
     /// Other fingerprints that were seen, a few of them.
     foreign: Vec<Fingerprint>,
     counts: ExchangeCounts,
+    matched: Matched,
     /// Counts of what indexes told that are gone.
     told_before: Published,
     memory: Reservation,
@@ -99,6 +100,7 @@ impl Exchange {
             bound: StreamBound::new(stream_bytes),
             foreign: Vec::new(),
             counts: ExchangeCounts::default(),
+            matched: Matched::default(),
             told_before: Published::default(),
             memory: Reservation::new(budget, Kind::PrefixIndex),
         }
@@ -152,6 +154,7 @@ impl Exchange {
             }
         }
         self.counts.unknown += self.waiting.expire(now_ms) as u64;
+        self.members.iter().for_each(|member| self.matched += member.adder.index().take_matched());
         self.count_memory();
     }
 
@@ -214,6 +217,11 @@ impl Exchange {
     /// Counts of what was heard.
     pub fn counts(&self) -> ExchangeCounts {
         self.counts
+    }
+
+    /// Blocks that endpoints held when they got prompts, up to the last [`discover`](Self::discover).
+    pub fn matched(&self) -> Matched {
+        self.matched
     }
 
     /// Counts of what was told, of all indexes, those that are gone included.
