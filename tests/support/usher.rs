@@ -131,6 +131,13 @@ impl Usher {
         assert!(self.child.wait().await.unwrap().success());
     }
 
+    /// Sends it a signal.
+    #[allow(dead_code, reason = "not all tests use it")]
+    pub(crate) async fn signal(&self, signal: &str) {
+        let arguments = [format!("-{signal}"), self.child.id().unwrap().to_string()];
+        assert!(Command::new("kill").args(arguments).status().await.unwrap().success());
+    }
+
     /// Ends it without a warning.
     pub(crate) async fn kill(&mut self) {
         self.child.kill().await.unwrap();
