@@ -1,10 +1,13 @@
 //! `usher_state_store_*` and `usher_replicas_*`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
+use prometheus::core::Collector;
+use prometheus::proto::Metric;
 use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
+use serde::Serialize;
 use usher_core::prefix::share::Exchange;
 
 use crate::metrics::register;
@@ -63,6 +66,27 @@ impl ReplicasMetrics {
         })
     }
 
+    /// The numbers as they are now.
+    pub fn report(&self) -> Report {
+        let ages = self.ages.collect().into_iter().flat_map(|mut family| family.take_metric());
+        let named = |metric: Metric| {
+            let name = metric.get_label().first().map(|label| label.value().to_owned());
+            Some((name?, metric.get_gauge().get_value()))
+        };
+        let PrefixMetrics { connected, stream, blocks, matched, .. } = &self.prefixes;
+        let sources = ["own", "others", "restored"];
+        Report {
+            is_connected: self.connected.get() == 1,
+            shares_prefixes: connected.get() == 1,
+            ages: ages.filter_map(named).collect(),
+            received_bytes: self.received.get(),
+            sent_bytes: self.sent.get(),
+            stream_bytes: stream.get(),
+            dropped_blocks: blocks.with_label_values(&["dropped"]).get(),
+            matched: sources.map(|source| (source, matched.with_label_values(&[source]).get())).into(),
+        }
+    }
+
     /// Shows ages in place of those `shown`, which become these.
     pub(super) fn show(&self, ages: &HashMap<&str, Duration>, shown: &mut HashSet<String>) {
         shown.retain(|name| {
@@ -82,12 +106,28 @@ impl ReplicasMetrics {
     }
 }
 
+/// Numbers of the exchange for the page of a pool.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    is_connected: bool,
+    shares_prefixes: bool,
+    /// Names of the other replicas, and seconds since each was heard.
+    ages: BTreeMap<String, f64>,
+    received_bytes: u64,
+    sent_bytes: u64,
+    stream_bytes: i64,
+    dropped_blocks: u64,
+    /// Blocks of prompts that endpoints held, by how this replica knew.
+    matched: BTreeMap<&'static str, u64>,
+}
+
 /// Numbers of the prefixes that replicas tell each other.
 #[derive(Clone, Debug)]
 pub(super) struct PrefixMetrics {
     pub(super) connected: IntGauge,
     pub(super) warm_up_seconds: Gauge,
     blocks: IntCounterVec,
+    matched: IntCounterVec,
     pub(super) ignored: IntCounterVec,
     stream: IntGauge,
 }
@@ -113,6 +153,11 @@ impl PrefixMetrics {
                 "Blocks of prefixes: sent, dropped (too many waited), imported, restored (read at the start), or left out (unknown endpoint, refused as there are too many replicas).",
                 "result",
             )?,
+            matched: counters(
+                "usher_replicas_prefix_matched_blocks_total",
+                "Leading blocks of prompts that their endpoint held already, by how this replica knew: own (it had sent them), others (another replica had), restored (read at the start, or of a replica that is gone).",
+                "source",
+            )?,
             ignored: counters(
                 "usher_replicas_prefix_entries_ignored_total",
                 "Entries of the stream that are left out: foreign (of another configuration or version), malformed.",
@@ -137,6 +182,9 @@ impl PrefixMetrics {
             ("refused", heard.refused),
         ];
         raise(&self.blocks, &blocks);
+        let matched = exchange.matched();
+        let sources = [("own", matched.own), ("others", matched.others), ("restored", matched.restored)];
+        raise(&self.matched, &sources);
         raise(&self.ignored, &[("foreign", heard.foreign), ("malformed", heard.malformed)]);
         self.stream.set(i64::try_from(exchange.stream_bytes()).unwrap_or(i64::MAX));
     }

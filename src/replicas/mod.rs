@@ -38,7 +38,7 @@ use usher_plugin::State;
 use crate::settings::{ExchangeSettings, StateStoreSettings};
 
 pub use driver::SharedCounter;
-pub use metrics::ReplicasMetrics;
+pub use metrics::{ReplicasMetrics, Report};
 pub use prefixes::Indexes;
 pub use queue::{FlowService, QueueState, SharedQueue};
 

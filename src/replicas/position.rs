@@ -1,6 +1,6 @@
 //! Place of a replica in the stream, without I/O.
 
-use usher_core::prefix::share::{EntryId, Exchange, WarmUp};
+use usher_core::prefix::share::{EntryId, WarmUp};
 
 /// Up to where the stream was read, and whether it still has what this replica added.
 ///
@@ -15,16 +15,9 @@ pub(super) struct Position {
     /// Entry that it added before, at the last look at the beginning of the stream or first since. One that is added later is in
     /// the stream again, even if it was lost.
     witness: Option<EntryId>,
-    /// Times of the last read and of the last entry that was added.
-    read_ms: Option<u64>,
-    told_ms: Option<u64>,
     /// Reading from the end towards the beginning, until it is over.
     pub(super) warm_up: Option<WarmUp>,
 }
-
-/// Time without an entry after which others may have forgotten a replica. Each says at least that it lives every third of
-/// the time after which it is forgotten, so half of that is enough.
-const FORGOTTEN_MS: u64 = Exchange::TTL.as_secs() * 1000 / 2;
 
 impl Position {
     /// Has the stream read from its end: an index came.
@@ -46,33 +39,22 @@ impl Position {
         is_new
     }
 
-    /// The store has answered with what is new. Has the stream read from its end if that was long ago, as what others had
-    /// told may have expired.
-    pub(super) fn has_read(&mut self, now_ms: u64) {
-        if is_late(&mut self.read_ms, now_ms) {
-            self.begin();
-        }
-    }
-
     /// Takes a look at the end of the stream, from which new entries are read.
     pub(super) fn found_end(&mut self, newest: EntryId) {
         self.last.get_or_insert(newest);
     }
 
     /// This replica has added an entry. Returns `true` if all has to be told again: the entry is in another stream than what
-    /// was read, as ids grow, or the last one was so long ago that others have forgotten this replica.
-    pub(super) fn told(&mut self, id: EntryId, now_ms: u64) -> bool {
+    /// was read, as ids grow.
+    pub(super) fn told(&mut self, id: EntryId) -> bool {
         self.told = Some(id);
         self.witness.get_or_insert(id);
         let is_other = self.last.is_some_and(|last| id <= last);
         if is_other {
             (self.last, self.witness) = (None, Some(id));
-        }
-        let is_again = is_late(&mut self.told_ms, now_ms) | is_other;
-        if is_again {
             self.begin();
         }
-        is_again
+        is_other
     }
 
     /// Compares with the oldest entry of the stream; `None`: it has none. Returns `true` if all that this replica
@@ -96,11 +78,6 @@ impl Position {
     }
 }
 
-/// Notes a success. Returns `true` if the last one was long ago.
-fn is_late(last_ms: &mut Option<u64>, now_ms: u64) -> bool {
-    last_ms.replace(now_ms).is_some_and(|last| now_ms.saturating_sub(last) >= FORGOTTEN_MS)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,7 +92,7 @@ mod tests {
         position.begin();
         position.found_end(id(7));
         position.warm_up = None;
-        assert!(!position.told(id(8), 0));
+        assert!(!position.told(id(8)));
         assert!(position.read(id(8)) && position.read(id(10)));
         position
     }
@@ -135,7 +112,7 @@ mod tests {
     #[test]
     fn end_is_read_again_after_a_gap() {
         let mut position = position();
-        assert!(!position.told(id(30), 0) && !position.is_lost(Some(id(8))));
+        assert!(!position.told(id(30)) && !position.is_lost(Some(id(8))));
         assert!(!position.is_lost(Some(id(20))), "the last of our entries is there");
         assert_eq!((position.after(), position.warm_up.is_some()), (None, true));
     }
@@ -155,15 +132,15 @@ mod tests {
     fn lost_stream_is_noticed_in_spite_of_what_was_added_since() {
         let mut position = position();
         assert!(!position.is_lost(Some(id(1))));
-        assert!(!position.told(id(20), 0) && position.read(id(20)));
+        assert!(!position.told(id(20)) && position.read(id(20)));
         assert!(position.is_lost(Some(id(20))));
-        assert!(!position.told(id(21), 0) && !position.is_lost(Some(id(20))));
+        assert!(!position.told(id(21)) && !position.is_lost(Some(id(20))));
     }
 
     #[test]
     fn stream_of_a_clock_that_went_back_is_another_one() {
         let mut position = position();
-        assert!(position.told(id(3), 0));
+        assert!(position.told(id(3)));
         assert_eq!((position.after(), position.warm_up.is_some()), (None, true));
     }
 

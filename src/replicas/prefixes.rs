@@ -208,7 +208,7 @@ impl Prefixes {
             let reply = self.ask(connection, &[b"XADD", self.key.as_bytes(), b"*", b"b", batch]).await?;
             self.pending = None;
             let id = reply.text().and_then(entries::id);
-            if id.is_some_and(|id| self.position.told(id, self.clock.now_ms())) {
+            if id.is_some_and(|id| self.position.told(id)) {
                 self.exchange.tell_all();
             }
             tokio::task::yield_now().await;
@@ -224,7 +224,6 @@ impl Prefixes {
             let command: [&[u8]; 6] =
                 [b"XREAD", b"COUNT", count.as_bytes(), b"STREAMS", key, after.as_bytes()];
             let page = entries::of_key(self.ask(connection, &command).await?, key);
-            self.position.has_read(self.clock.now_ms());
             let is_last = page.len() < PAGE;
             for entry in page {
                 self.receive(entry);

@@ -162,9 +162,8 @@ async fn serve(
         background.run(reloader.follow());
     }
     pool.follow_events(background)?;
-    if let Some(sharing) = sharing {
-        sharing::start(sharing, (&pool, &health, &settings), &registry, background)?;
-    }
+    let share = |sharing| sharing::start(sharing, (&pool, &health, &settings), &registry, background);
+    let shared = sharing.map(share).transpose()?;
     let scrapes = ScrapeMetrics::register(&registry)?;
     background.scrapers = pool.scrape(&settings, &scrapes)?;
     let connections = server.connection_metrics();
@@ -184,7 +183,8 @@ async fn serve(
         ports::metrics(metrics, metrics_tls, cluster, (&pool, &settings), &registry, background)?;
     if let Some(admin) = admin {
         let config = Arc::clone(&config);
-        ports::admin(admin, (&pool, config), &settings, plan_store.as_ref(), log_level, background)?;
+        let parts = (plan_store.as_ref(), shared);
+        ports::admin(admin, (&pool, config), &settings, parts, log_level, background)?;
     }
     watch_memory(pool.budget(), &settings, background);
     startup_log.write(&settings, pool.budget(), from_file);

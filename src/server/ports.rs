@@ -15,6 +15,7 @@ use crate::observe::log_level::LogLevel;
 use crate::observe::tls::MetricsTls;
 use crate::observe::ui::{self, Shown};
 use crate::observe::{self, decisions, endpoints};
+use crate::replicas::ReplicasMetrics;
 use crate::scaling::{self, PlanStore};
 use crate::schedule::latency::Model;
 use crate::settings::ServeSettings;
@@ -50,13 +51,13 @@ pub(super) fn admin(
     listener: TcpListener,
     (pool, config): (&Pool, Arc<Status>),
     settings: &ServeSettings,
-    plan_store: Option<&Arc<PlanStore>>,
+    (plan_store, replicas): (Option<&Arc<PlanStore>>, Option<ReplicasMetrics>),
     log_level: Option<Arc<LogLevel>>,
     background: &mut Background,
 ) -> Result<(), RunError> {
     let (store, clock, state) = (Arc::clone(&pool.store), pool.clock.clone(), Arc::clone(pool.state()));
     let (attributes, records) = (pool.attributes.clone(), pool.records.clone());
-    let shown = shown(pool, Arc::clone(&config), plan_store, settings);
+    let shown = Shown { replicas, ..shown(pool, Arc::clone(&config), plan_store, settings) };
     let routes = Routes::new()
         .with_page("/endpoints", "application/json", move || endpoints::page(&store, &clock, &attributes))
         .with_page("/latency", "application/json", move || {
@@ -108,5 +109,6 @@ fn shown(
         config: Box::new(move || config.value()),
         kv_events: pool.kv_events().map(|events| Box::new(events) as _),
         plans: plan_store.map(plans),
+        replicas: None,
     }
 }

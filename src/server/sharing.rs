@@ -45,6 +45,7 @@ pub(super) fn chosen(
 }
 
 /// Shares the pool's load, prefixes and learned state until the end. A start that isn't warm waits for the latter two.
+/// Returns the numbers of it.
 ///
 /// # Errors
 /// `RunError` if a metric name is registered already.
@@ -53,7 +54,7 @@ pub(super) fn start(
     (pool, health, settings): (&Pool, &Arc<HealthState>, &ServeSettings),
     registry: &Registry,
     background: &mut Background,
-) -> Result<(), RunError> {
+) -> Result<ReplicasMetrics, RunError> {
     let name = format!("{}/{}", settings.pool.namespace, settings.pool.label());
     let replica = origin::place(&settings.pool);
     let metrics = ReplicasMetrics::register(registry)?;
@@ -91,13 +92,13 @@ pub(super) fn start(
         queue: pool.dispatcher.gate().map(|gate| Arc::clone(gate) as Arc<dyn SharedQueue>),
         pool: name,
         replica,
-        metrics,
+        metrics: metrics.clone(),
     };
     background.run(share_prefixes(store.clone(), prefixes));
     // Has something to do at the end.
     background.tasks.spawn(share_learned(store.clone(), learned, background.shutdown.clone()));
     background.run(share(store, exchange, load));
-    Ok(())
+    Ok(metrics)
 }
 
 /// Has the health wait for what other replicas know, but not longer than this after endpoints were loaded: before, nothing can

@@ -131,10 +131,10 @@ impl Usher {
     }
 
     /// Sends it a signal.
+    #[allow(dead_code, reason = "not all tests use it")]
     pub(crate) async fn signal(&self, signal: &str) {
-        let process = self.child.id().unwrap().to_string();
-        let sent = Command::new("kill").args([format!("-{signal}"), process]).status().await;
-        assert!(sent.unwrap().success());
+        let arguments = [format!("-{signal}"), self.child.id().unwrap().to_string()];
+        assert!(Command::new("kill").args(arguments).status().await.unwrap().success());
     }
 
     /// Ends it without a warning.

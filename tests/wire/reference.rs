@@ -23,7 +23,7 @@ const FOLDERS: [&str; 3] = ["src", "crates/usher-core/src", "crates/usher-plugin
 type Rare = (&'static str, &'static str, &'static [&'static str], Option<&'static str>);
 
 /// Families of which the pickers of this test need not have a series.
-const RARE: [Rare; 50] = [
+const RARE: [Rare; 51] = [
     ("llm_d_epp_flow_control_revocations_issued_total", "counter", &["inference_pool", "priority"], None),
     ("llm_d_epp_kv_cache_events_removals_skipped_total", "counter", &["cache_kind", "reason"], None),
     ("llm_d_epp_kv_cache_events_stores_skipped_total", "counter", &["cache_kind", "reason"], None),
@@ -74,6 +74,7 @@ const RARE: [Rare; 50] = [
     ("usher_replicas_prefix_blocks_total", "counter", &["result"], None),
     ("usher_replicas_prefix_connected", "gauge", &[], None),
     ("usher_replicas_prefix_entries_ignored_total", "counter", &["reason"], None),
+    ("usher_replicas_prefix_matched_blocks_total", "counter", &["source"], None),
     ("usher_replicas_prefix_stream_bytes", "gauge", &[], None),
     ("usher_replicas_prefix_warm_up_seconds", "gauge", &[], None),
     ("usher_scheduler_invalid_scores_total", "counter", &["plugin_name", "plugin_type"], None),

@@ -29,7 +29,7 @@ macro_rules! script {
     };
 }
 
-const FILES: [Asset; 14] = [
+const FILES: [Asset; 15] = [
     Asset {
         path: "/ui/style.css",
         content_type: "text/css; charset=utf-8",
@@ -46,6 +46,7 @@ const FILES: [Asset; 14] = [
     script!("panels.js"),
     script!("problems.js"),
     script!("rates.js"),
+    script!("replicas.js"),
     script!("shared.js"),
     script!("stream.js"),
 ];

@@ -15,6 +15,7 @@ use crate::kv_subscriber::Followed;
 use crate::memory::{Budget, Kind};
 use crate::observe::feed::State;
 use crate::records::{Records, Summary};
+use crate::replicas::{self, ReplicasMetrics};
 use crate::schedule::latency::{Model, Report};
 use crate::version::{COMMIT, VERSION};
 
@@ -58,6 +59,8 @@ pub struct Shown {
     pub kv_events: Option<Box<dyn Fn() -> KvEvents + Send + Sync>>,
     /// Capacity plans; `None`: there are no policies.
     pub plans: Option<Part>,
+    /// Exchange with other replicas; `None`: there is no state store.
+    pub replicas: Option<ReplicasMetrics>,
 }
 
 /// Renders states of a pool, each with its changes since the one before.
@@ -84,6 +87,7 @@ struct Head<'a> {
     kv_events: Option<Events>,
     config: Value,
     plans: Option<Value>,
+    replicas: Option<replicas::Report>,
 }
 
 #[derive(Serialize)]
@@ -177,6 +181,7 @@ impl Renderer {
             }),
             config: (shown.config)(),
             plans: shown.plans.as_ref().map(|plans| plans()),
+            replicas: shown.replicas.as_ref().map(ReplicasMetrics::report),
         }
     }
 }

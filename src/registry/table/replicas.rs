@@ -98,7 +98,7 @@ struct RedisSyncerParams {
     #[serde(skip_serializing)]
     #[schemars(extend("x-unit" = "duration"))]
     ttl: String,
-    /// For how long what replicas agreed on counts. No effect yet.
+    /// For how long what replicas agreed on counts. No effect: prefixes of a silent replica stay.
     #[serde(rename = "coordinationTTL")]
     #[schemars(extend("x-unit" = "duration", "default" = "180s"))]
     coordination_ttl: String,

@@ -25,11 +25,8 @@ use prometheus::{Prometheus, is_installed};
 
 const GUIDE: &str = "docs/guide/observability.md";
 
-/// Alerts whose fault isn't made here but in `deploy/observability/rules_test.yaml`, and why.
-const MADE_UP: [(&str, &str); 2] = [
-    ("UsherPrefixesNotShared", "takes a store that refuses one of two connections"),
-    ("UsherReplicaSilent", "takes replicas that Prometheus knows by their pods"),
-];
+/// Stream of the replicas' prefixes.
+const STREAM: &[u8] = b"usher:v1:{default/shared}:prefixes";
 
 /// Bound on waiting for an alert, so that a failure is not a hang. The longest `for` is 10 s, and machines are slow.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -190,8 +187,10 @@ async fn panels_have_data_and_alerts_fire_on_their_fault() {
     let Some(mut redis) = Redis::start(&[]).await else { return };
     let store = redis.flag();
     let shares = ["--pool-name=shared", "--worker-threads=1", &store];
-    let mut one = Usher::start(&servers.addresses[..1], &[&open[..], &shares].concat()).await;
-    let mut other = Usher::start(&servers.addresses[..1], &[&open[..], &shares].concat()).await;
+    let shares = [&open[..], &shares].concat();
+    let replica =
+        async |pod: &str| Usher::start_in(&servers.addresses[..1], &shares, &[("POD_NAME", pod)]).await;
+    let (mut one, mut other) = (replica("one").await, replica("other").await);
     let envoy = Envoy::start("override-host.yaml", usher.address, &servers.addresses, &[]).await;
     let jobs = [
         ("usher", usher.port("metrics").await),
@@ -260,7 +259,11 @@ async fn panels_have_data_and_alerts_fire_on_their_fault() {
     fires(&prometheus, "UsherNotInPath").await;
     drop(past);
 
-    until(&prometheus, "usher_replicas_age_seconds").await;
+    until(&prometheus, "usher_replicas_age_seconds{replica=\"other\"}").await;
+    assert_eq!(redis.ask(&[b"SET", STREAM, b"text"]), "+OK\r\n");
+    fires_of(&prometheus, "UsherPrefixesNotShared", "one").await;
+    other.signal("STOP").await;
+    fires_of(&prometheus, "UsherReplicaSilent", "one").await;
     redis.kill();
     fires_of(&prometheus, "UsherStateStoreAway", "one").await;
 
@@ -305,9 +308,6 @@ async fn panels_have_data_and_alerts_fire_on_their_fault() {
     other.kill().await;
     fires(&prometheus, "UsherDown").await;
     for rule in rules() {
-        if MADE_UP.iter().any(|(alert, _)| *alert == rule.name) {
-            continue;
-        }
         let series = format!("ALERTS{{alertstate=\"firing\",alertname=\"{}\"}}", rule.name);
         // Prometheus lists an alert before its series has a sample.
         let (begin, mut pause) = (Instant::now(), tokio::time::interval(Duration::from_millis(200)));

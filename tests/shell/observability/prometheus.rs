@@ -22,11 +22,13 @@ pub(crate) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one that scrapes these jobs and evaluates the rules of this text.
+    /// Starts one that scrapes these jobs, each as the pod of its name, and evaluates the rules of this text.
     pub(crate) async fn start(jobs: &[(&str, SocketAddr)], rules: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let job = |(name, address): &(&str, SocketAddr)| {
-            format!("- {{job_name: {name}, static_configs: [{{targets: ['{address}']}}]}}\n")
+            format!(
+                "- {{job_name: {name}, static_configs: [{{targets: ['{address}'], labels: {{pod: {name}}}}}]}}\n"
+            )
         };
         let jobs: String = jobs.iter().map(job).collect();
         let global = "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}";

@@ -7,7 +7,9 @@ use usher::sim::{Fault, MetricsFault};
 
 use super::Stack;
 use super::serving::{LISTENERS, begin, read_events};
+use crate::store::Redis;
 use crate::support::servers::SERVERS;
+use crate::support::usher::Usher;
 
 const PROBLEMS: &str = "document.querySelector('#problems').innerText";
 
@@ -45,6 +47,7 @@ async fn page_follows_the_pool_and_names_disabled_features() {
         browser.until(&format!("document.querySelector('#{panel}').innerText.includes('{says}')")).await;
     }
     browser.until("document.querySelector('#events-section').hidden").await;
+    browser.until("document.querySelector('#replicas-section').hidden").await;
     // Requests in the window, their times and their hits.
     for number in 0..5 {
         stack.exchange(&format!("r-{number}"), "m").await;
@@ -100,6 +103,25 @@ async fn queues_plans_speeds_and_problems_are_shown() {
     browser.until(&format!("{PROBLEMS}.includes('All endpoints ejected')")).await;
     browser.until(&format!("{PROBLEMS}.includes(\"can't be scraped\")")).await;
     browser.until("document.querySelector('#rows').innerText.includes('ejected')").await;
+    assert_eq!(browser.errors(true), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_and_what_they_tell_each_other_are_shown() {
+    let Some(mut redis) = Redis::start(&[]).await else { return };
+    let (store, named) = (redis.flag(), "--pool-name=shared");
+    let Some(stack) = Stack::start(&[named, &store, ALL]).await else { return };
+    let other = Usher::start(&stack.servers.addresses, &[named, &store, ALL]).await;
+    let says = |text: &str| format!("document.querySelector('#replicas').innerText.includes('{text}')");
+    stack.exchange("r-1", "m").await;
+    let browser = &stack.browser;
+    for text in ["The state store is connected. Sent ", "The stream of prefixes has ", "now"] {
+        browser.until(&says(text)).await;
+    }
+    drop(other);
+    browser.until(&says(" s ago")).await;
+    redis.kill();
+    browser.until(&says("The state store is away; prefixes are not shared")).await;
     assert_eq!(browser.errors(true), Vec::<String>::new());
 }
 

@@ -62,6 +62,10 @@ impl Replica {
         self.metric(&format!("usher_replicas_prefix_blocks_total{{result=\"{result}\"}}"))
     }
 
+    fn matched(&self, source: &str) -> f64 {
+        self.metric(&format!("usher_replicas_prefix_matched_blocks_total{{source=\"{source}\"}}"))
+    }
+
     fn ignored(&self, reason: &str) -> f64 {
         self.metric(&format!("usher_replicas_prefix_entries_ignored_total{{reason=\"{reason}\"}}"))
     }
@@ -111,6 +115,8 @@ async fn prompts_of_one_replica_are_found_by_the_others_and_after_its_restart() 
     b.knows_as(&a).await;
     b.finds(0..PROMPTS).await;
     assert!(b.blocks("imported") >= 100.0 && b.blocks("restored") == 0.0);
+    eventually("hits", async || b.matched("others") >= 100.0).await;
+    assert_eq!((b.matched("own"), b.matched("restored")), (0.0, 0.0));
     a.usher.kill().await;
     b.usher.kill().await;
     let a = Replica::start(&flags).await;
@@ -118,6 +124,7 @@ async fn prompts_of_one_replica_are_found_by_the_others_and_after_its_restart() 
     a.serves().await;
     a.finds(0..PROMPTS).await;
     assert!(a.blocks("restored") >= 100.0);
+    eventually("hits", async || a.matched("restored") >= 100.0).await;
     let stream = redis.ask_to_the_end(&[b"XRANGE", STREAM, b"-", b"+"]);
     assert!(stream.len() > 2000);
     assert!(!stream.windows(9).any(|window| window == b"marmalade"), "the store has hashes alone");

@@ -26,6 +26,6 @@ pub use adder::{Adder, AdderCounts};
 pub use hash::Blocks;
 pub(crate) use hash::chain;
 pub use index::{
-    EndpointId, EngineIndex, EngineMatch, EngineStatus, Export, Held, Limits, OriginId, PrefixIndex, Taken,
-    TierWeights,
+    EndpointId, EngineIndex, EngineMatch, EngineStatus, Export, Held, Limits, Matched, OriginId, PrefixIndex,
+    Taken, TierWeights,
 };

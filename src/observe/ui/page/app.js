@@ -8,6 +8,7 @@ import { follow } from './feed.js';
 import { showCapacity, showPicker, showQueue, showSpeed, showTraffic } from './panels.js';
 import { problems, showProblems } from './problems.js';
 import { Rates } from './rates.js';
+import { showReplicas } from './replicas.js';
 
 const find = (id) => document.getElementById(id);
 
@@ -29,6 +30,7 @@ function onState(state) {
   showProblems(find('problems'), find('spoken'), problems(state, rates));
   showTraffic(find('traffic'), state, rates);
   showEvents(find('events-section'), find('events'), state, rates);
+  showReplicas(find('replicas-section'), find('replicas'), state);
   showQueue(find('queue'), state);
   showCapacity(find('capacity'), state);
   showSpeed(find('speed'), state);

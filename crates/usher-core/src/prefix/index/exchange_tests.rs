@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::key::Key;
+use super::recent::RESTORED;
 use super::*;
 use crate::endpoints::{EndpointSpec, Store};
 
@@ -105,19 +106,42 @@ fn blocks_in_use_are_exported_again() {
     let here = pool(&["a"]);
     let a = &here.endpoints()[0];
     let from = index(1000);
-    from.add(a, &(0..10).collect::<Vec<u64>>(), 100);
-    from.tell_again(false);
-    from.take_news(100);
-    from.add(a, &(0..4).collect::<Vec<u64>>(), 100);
-    assert_eq!(from.take_news(100).held[0].hashes, [0, 1, 2, 3], "all were new");
-    from.add(a, &(20..24).collect::<Vec<u64>>(), 100);
-    from.take_news(100);
-    for (anyway, again) in [(false, 0), (true, 4)] {
-        from.tell_again(anyway);
-        from.add(a, &(0..4).collect::<Vec<u64>>(), 100);
-        assert_eq!(from.take_news(100).held.iter().map(|held| held.hashes.len()).sum::<usize>(), again);
-    }
-    assert_eq!(from.entries(), 14);
+    let told = |hashes: std::ops::Range<u64>| {
+        from.add(a, &hashes.collect::<Vec<u64>>(), 100);
+        from.take_news(100).held.iter().map(|held| held.hashes.len()).sum::<usize>()
+    };
+    assert_eq!(told(0..10), 10);
+    from.tell_again(None);
+    assert_eq!((told(0..4), told(0..4)), (4, 0), "all were new");
+    assert_eq!(told(20..23), 3);
+    from.tell_again(None);
+    assert_eq!(told(0..4), 0, "less than a quarter is new");
+    from.tell_again(Some(0));
+    assert_eq!(told(0..4), 4);
+    // Eight for 13 new ones, and no more.
+    from.tell_again(Some(0));
+    assert_eq!(told(4..10), 0);
+    from.tell_again(Some(2));
+    assert_eq!(told(4..10), 6, "a prompt is not cut");
+    assert_eq!(from.entries(), 13);
+}
+
+#[test]
+fn blocks_that_another_process_told_are_not_told_again_before_long() {
+    let here = pool(&["a"]);
+    let a = &here.endpoints()[0];
+    let index = index(1000);
+    index.add(a, &[7, 8], 100);
+    assert!(index.import(origin(1), &told(a, &[1, 2, 3]), 1, MINUTE));
+    index.take_news(100);
+    index.add(a, &[1, 2, 3, 4], 100);
+    assert_eq!(index.take_news(100).held[0].hashes, [4]);
+    index.tell_again(None);
+    assert!(index.import(origin(1), &told(a, &[1]), 1, MINUTE));
+    index.add(a, &[1, 2], 100);
+    assert_eq!(index.take_news(100).held[0].hashes, [2], "the other has told the first since");
+    let mut export = index.export(100);
+    assert_eq!(index.export_next(&mut export).unwrap().hashes.len(), 6, "it is known here all the same");
 }
 
 #[test]
@@ -138,22 +162,35 @@ fn export_has_what_this_process_added_and_is_still_held() {
     assert_eq!(all(6), [(10, keys(&[5])), (3, keys(&[1, 2]))]);
 }
 
+/// Sources of the blocks of an endpoint, the most recent first.
+fn tellers(index: &PrefixIndex, endpoint: &Endpoint) -> Vec<u16> {
+    let holder = index.holders.get(endpoint.slot()).unwrap();
+    holder.lock().recent.recent_first().map(|(_, sources)| sources & !TOLD).collect()
+}
+
 #[test]
-fn origin_expires_when_it_stops_reporting() {
+fn blocks_outlive_an_origin_that_stops_reporting() {
     let here = pool(&["a"]);
     let a = &here.endpoints()[0];
     let to = index(0);
     to.import(origin(1), &told(a, &[1, 2, 3]), 0, MINUTE);
     to.import(origin(2), &told(a, &[1, 2]), 30_000, MINUTE);
     to.add(a, &[1], 10);
-    // A report without blocks keeps what was told.
+    // A report without blocks keeps the origin known.
     to.import(origin(1), &[], 50_000, MINUTE);
-    let mut left = Vec::new();
+    let (mut known, bytes) = (Vec::new(), to.bytes());
     for now_ms in [60_000, 90_000, 109_999, 110_000] {
         to.sweep(&here, now_ms);
-        left.push(found(&to, &here, &[1, 2, 3])[0]);
+        known.push(to.origins());
+        assert_eq!(found(&to, &here, &[1, 2, 3]), [3]);
     }
-    assert_eq!((left, to.origins()), (vec![3, 3, 3, 1], 0));
+    assert_eq!(known, [2, 1, 1, 0]);
+    assert_eq!(tellers(&to, a), [OWN, RESTORED, RESTORED]);
+    assert!(to.bytes() < bytes, "nothing says any more which of the others told of them");
+    super::tests::check(&to);
+    // They are evicted like all others.
+    to.add(a, &[5, 6, 7, 8, 9], 6);
+    assert_eq!(listed(&to, a), keys(&[5, 6, 7, 8, 9, 1]));
 }
 
 #[test]
@@ -161,17 +198,18 @@ fn origins_beyond_twelve_expire_together() {
     let here = pool(&["a"]);
     let a = &here.endpoints()[0];
     let to = index(0);
+    let of_none = || tellers(&to, a).iter().filter(|sources| **sources == RESTORED).count();
     // A process that crashes every second: each of its lives is another origin.
     for life in 0..40 {
         assert!(to.import(origin(life), &told(a, &[u64::from(life) + 1]), u64::from(life) * 1000, MINUTE));
     }
     to.sweep(&here, 60_000 + 11_000);
-    assert_eq!((to.entries(), to.origins()), (28, 28), "twelve have expired");
+    assert_eq!((of_none(), to.origins()), (12, 28), "twelve have expired");
     assert!(to.import(origin(200), &told(a, &[200]), 71_000, MINUTE), "in a place of its own");
     to.sweep(&here, 60_000 + 38_999);
-    assert_eq!((to.entries(), to.origins()), (29, 2), "one of the others still reports");
+    assert_eq!((of_none(), to.origins()), (12, 2), "one of the others still reports");
     to.sweep(&here, 60_000 + 39_000);
-    assert_eq!((to.entries(), found(&to, &here, &[200])[0]), (1, 1));
+    assert_eq!((of_none(), to.entries(), found(&to, &here, &[200])[0]), (40, 41, 1));
     let mut accepted = 0;
     for number in 0..2000u16 {
         let [high, low] = number.to_be_bytes();
@@ -200,18 +238,15 @@ fn restored_blocks_are_oldest_and_evict_nothing() {
     assert!(!restore(a, 100, &[5, 6, 7, 8]), "it holds eight, as the newest entry says");
     assert_eq!(listed(&to, a), keys(&[9, 4, 1, 2, 3, 5, 6, 7]));
     assert!(to.is_full(a) && !to.is_full(b));
-    // Origins that were there before are not known, and expire with nobody.
-    to.sweep(&here, 1_000_000);
-    assert_eq!(listed(&to, a), keys(&[4, 1, 2, 3, 5, 6, 7]));
     to.add(a, &[1, 10], 5);
-    assert_eq!(listed(&to, a), keys(&[1, 10, 4, 2, 3]));
+    assert_eq!(listed(&to, a), keys(&[1, 10, 9, 4, 2]));
     assert!(to.import(
         origin(1),
         &[(Arc::clone(a), Held { endpoint: EndpointId::of(a), capacity: 3, hashes: vec![11] })],
         1,
         MINUTE
     ));
-    assert_eq!(listed(&to, a), keys(&[11, 1, 10, 4, 2]), "a decision knows the capacity better");
+    assert_eq!(listed(&to, a), keys(&[11, 1, 10, 9, 4]), "a decision knows the capacity better");
 }
 
 #[test]

@@ -44,6 +44,15 @@ pub(super) struct Held {
     pub(super) dropped: bool,
 }
 
+/// Sources that blocks get when they are added.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sources {
+    /// Blocks that are held already.
+    pub(super) held: u16,
+    /// New ones.
+    pub(super) new: u16,
+}
+
 /// All holders, by slot.
 #[derive(Debug)]
 pub(super) struct Holders {
@@ -60,7 +69,7 @@ pub(super) struct Holders {
 }
 
 /// Blocks that are evicted from the largest endpoint before another one is looked for, and blocks of
-/// other processes that are added or dropped while an endpoint is locked: some microseconds.
+/// other processes that are added while an endpoint is locked: some microseconds.
 pub(super) const AT_ONCE: usize = 64;
 
 /// Blocks that are read before they are added.
@@ -155,17 +164,17 @@ impl Holders {
 
     /// An endpoint gets the blocks of a prompt: they become its most recent ones, the first of
     /// them the most recent of all, and it keeps the `capacity` most recent, from now on; `None`
-    /// leaves that as it is. Shows `new` the positions of those of which one of the sources had not told. The
+    /// leaves that as it is. Shows `show` the position of each, and the sources that it had; `None`: it is new. The
     /// endpoint is unlocked now and then for others than this process.
     pub(super) fn add(
         &self,
         endpoint: &Endpoint,
         hashes: &[u64],
-        sources: u16,
+        sources: Sources,
         capacity: Option<usize>,
-        mut new: impl FnMut(usize),
+        mut show: impl FnMut(usize, Option<u16>),
     ) {
-        let is_own = sources & OWN != 0;
+        let is_own = sources.new & OWN != 0;
         let mut added = 0;
         while added < hashes.len() {
             let Some(holder) = self.holder(endpoint) else { return };
@@ -181,8 +190,8 @@ impl Holders {
                 Some(_) => {}
             }
             let end = if is_own { hashes.len() } else { hashes.len().min(added + AT_ONCE) };
-            let now =
-                self.add_to(&holder, &mut held, &hashes[added..end], sources, |index| new(added + index));
+            let shown = |index, had| show(added + index, had);
+            let now = self.add_to(&holder, &mut held, &hashes[added..end], sources, shown);
             self.resized(before, held.recent.bytes());
             drop(held);
             let ControlFlow::Continue(now) = now else { return };
@@ -216,11 +225,11 @@ impl Holders {
         holder: &Holder,
         held: &mut Held,
         hashes: &[u64],
-        sources: u16,
-        new: impl FnMut(usize),
+        sources: Sources,
+        show: impl FnMut(usize, Option<u16>),
     ) -> ControlFlow<(), usize> {
         let mut freed = 0;
-        let added = self.replace(holder, held, hashes, sources, &mut freed, new);
+        let added = self.replace(holder, held, hashes, sources, &mut freed, show);
         self.left(holder, &held.recent, freed);
         added
     }
@@ -232,9 +241,9 @@ impl Holders {
         holder: &Holder,
         held: &mut Held,
         hashes: &[u64],
-        sources: u16,
+        sources: Sources,
         freed: &mut usize,
-        mut new: impl FnMut(usize),
+        mut show: impl FnMut(usize, Option<u16>),
     ) -> ControlFlow<(), usize> {
         let capacity = held.capacity;
         for (index, &hash) in hashes.iter().enumerate() {
@@ -242,10 +251,8 @@ impl Holders {
                 self.read_ahead(held, &hashes[index..hashes.len().min(index + AHEAD)]);
             }
             let key = Key::of(hash);
-            if let Some(told_first) = held.recent.touch(key, sources) {
-                if told_first {
-                    new(index);
-                }
+            if let Some(had) = held.recent.touch(key, sources.held) {
+                show(index, Some(had));
                 continue;
             }
             if held.recent.len() >= capacity {
@@ -266,8 +273,8 @@ impl Holders {
             if !self.hold(holder, key) {
                 return ControlFlow::Break(());
             }
-            held.recent.push(key, sources, capacity);
-            new(index);
+            held.recent.push(key, sources.new, capacity);
+            show(index, None);
         }
         ControlFlow::Continue(hashes.len())
     }
@@ -343,24 +350,13 @@ impl Holders {
         self.by_slot.read().unwrap_or_else(PoisonError::into_inner).get(&slot).cloned()
     }
 
-    /// Drops what only these sources told of.
-    pub(super) fn forget(&self, sources: u16) {
+    /// Has what only these sources told of count as restored. An endpoint is locked for one look at all its blocks.
+    pub(super) fn retire(&self, sources: u16) {
         for holder in self.all() {
-            let told = holder.lock().recent.of_sources(sources);
-            for keys in told.chunks(AT_ONCE) {
-                let mut held = holder.lock();
-                let before = held.recent.bytes();
-                let forgotten = keys.iter().filter(|key| {
-                    let is_dropped = held.recent.forget(**key, sources);
-                    if is_dropped {
-                        self.shards.remove(**key, holder.number);
-                    }
-                    is_dropped
-                });
-                let count = forgotten.count();
-                self.left(&holder, &held.recent, count);
-                self.resized(before, held.recent.bytes());
-            }
+            let mut held = holder.lock();
+            let before = held.recent.bytes();
+            held.recent.retire(sources);
+            self.resized(before, held.recent.bytes());
         }
     }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::endpoints::Endpoint;
 
 use super::held::{Held, OriginId};
-use super::holders::{AT_ONCE, Holders};
+use super::holders::{AT_ONCE, Holders, Sources};
 use super::key::Key;
-use super::recent::{OTHERS, RESTORED};
+use super::recent::{OTHERS, RESTORED, TOLD};
 
 /// Other processes that reported.
 #[derive(Debug, Default)]
@@ -26,8 +26,7 @@ struct Origin {
     expires_ms: u64,
 }
 
-/// Bit of the origins that come when all others are taken: what one of them told is held until all of
-/// them have expired.
+/// Bit of the origins that come when all others are taken. It is free when all of them have expired.
 const SHARED: u16 = 1 << (u16::BITS - 1);
 
 impl Origins {
@@ -50,19 +49,22 @@ impl Origins {
         };
         for (endpoint, Held { capacity, hashes, .. }) in held {
             let capacity = Some(*capacity as usize).filter(|capacity| *capacity > 0);
-            holders.add(endpoint, hashes, source, capacity, |_| {});
+            // The stream has them.
+            let sources = Sources { held: source | TOLD, new: source | TOLD };
+            holders.add(endpoint, hashes, sources, capacity, |_, _| {});
         }
         true
     }
 
-    /// Drops what only origins told of that have not reported for their time.
+    /// Forgets origins that have not reported for their time. The engines hold the blocks that they told all the same:
+    /// these stay, as if they had been read at the start.
     pub(super) fn expire(&self, holders: &Holders, now_ms: u64) {
         let mut origins = self.lock();
         let before = sources(&origins);
         origins.retain(|_, origin| origin.expires_ms > now_ms);
         let gone = before & !sources(&origins);
         if gone != 0 {
-            holders.forget(gone);
+            holders.retire(gone);
         }
     }
 

@@ -9,6 +9,7 @@ mod holders;
 mod import;
 mod key;
 mod limits;
+mod matched;
 mod news;
 mod place;
 mod recent;
@@ -28,13 +29,14 @@ use crate::endpoints::{Endpoint, Snapshot, View};
 
 use super::Blocks;
 
-use holders::{Holder, Holders};
+use holders::{Holder, Holders, Sources};
 use recent::{OWN, TOLD};
 
 pub use engine::{EngineIndex, EngineMatch, EngineStatus, TierWeights};
 pub use export::Export;
 pub use held::{EndpointId, Held, OriginId};
 pub use limits::Limits;
+pub use matched::Matched;
 pub use news::Taken;
 
 /// Index of the blocks that endpoints hold, as far as can be told from what was sent to it.
@@ -50,6 +52,7 @@ pub struct PrefixIndex {
     holders: Holders,
     news: news::News,
     origins: import::Origins,
+    matched: matched::Counts,
 }
 
 impl PrefixIndex {
@@ -62,6 +65,7 @@ impl PrefixIndex {
             holders: Holders::new(limits),
             news: news::News::default(),
             origins: import::Origins::default(),
+            matched: matched::Counts::default(),
         }
     }
 
@@ -84,17 +88,32 @@ impl PrefixIndex {
     /// gets no more.
     pub fn add(&self, endpoint: &Endpoint, hashes: &[u64], capacity: usize) {
         if !self.news.is_on() {
-            return self.holders.add(endpoint, hashes, OWN, Some(capacity), |_| {});
+            let sources = Sources { held: OWN, new: OWN };
+            return self.holders.add(endpoint, hashes, sources, Some(capacity), |_, _| {});
         }
-        // Parts of the prompt: nearly always its end.
-        let mut new = SmallVec::<[Range<usize>; 4]>::new();
-        self.holders.add(endpoint, hashes, OWN | TOLD, Some(capacity), |at| match new.last_mut() {
-            Some(last) if last.end == at => last.end += 1,
-            _ => new.push(at..at + 1),
+        let may_tell_again = self.news.may_tell_again();
+        let held = if may_tell_again { OWN | TOLD } else { OWN };
+        // Parts of the prompt to be told, nearly always its end, and blocks in them that were held.
+        let (mut parts, mut again) = (SmallVec::<[Range<usize>; 4]>::new(), 0);
+        let (mut matched, mut has_gap) = (Matched::default(), false);
+        self.holders.add(endpoint, hashes, Sources { held, new: OWN | TOLD }, Some(capacity), |at, had| {
+            match had {
+                Some(had) if !has_gap => matched.count(had),
+                _ => has_gap = true,
+            }
+            if had.is_some_and(|had| had & TOLD != 0 || !may_tell_again) {
+                return;
+            }
+            again += usize::from(had.is_some());
+            match parts.last_mut() {
+                Some(last) if last.end == at => last.end += 1,
+                _ => parts.push(at..at + 1),
+            }
         });
-        if !new.is_empty() {
-            let parts = new.into_iter().filter_map(|part| hashes.get(part));
-            self.news.record(EndpointId::of(endpoint), capacity, parts);
+        self.matched.add(matched);
+        if !parts.is_empty() {
+            let parts = parts.into_iter().filter_map(|part| hashes.get(part));
+            self.news.record(EndpointId::of(endpoint), capacity, parts, again);
         }
     }
 
@@ -108,9 +127,8 @@ impl PrefixIndex {
         self.holders.drop_all(self.holders.get(endpoint.slot()));
     }
 
-    /// Drops the endpoints that are not in the snapshot, and what came from origins that
-    /// have not reported for their time. An endpoint costs what it holds, an origin one look
-    /// at everything.
+    /// Drops the endpoints that are not in the snapshot, and forgets origins that have not reported for their time. An
+    /// endpoint costs what it holds, an origin one look at everything.
     pub fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
         self.sweep_slots(snapshot.slots().to_vec(), now_ms);
     }
@@ -136,9 +154,8 @@ impl PrefixIndex {
         self.news.len()
     }
 
-    /// Takes up to so many of the blocks that this process added and others were not told of, the
-    /// oldest first. They were not held, or not used since [`tell_again`](Self::tell_again). What was
-    /// imported is not among them, and what an endpoint lost is told nobody.
+    /// Takes up to so many of the blocks that this process added and the stream does not have, the oldest first. They were
+    /// not held, or nobody told of them since [`tell_again`](Self::tell_again). What an endpoint lost is told nobody.
     ///
     /// An import takes the new blocks of a prompt for more recent than those before them that were
     /// told earlier.
@@ -146,12 +163,20 @@ impl PrefixIndex {
         self.news.take(max_blocks)
     }
 
-    /// Lets blocks that are already told be news again at their next use, so that other processes don't evict as old
-    /// the blocks that are in constant use. Counts for endpoints that got at least half of their blocks since the
-    /// last time; with `anyway` for all.
-    pub fn tell_again(&self, anyway: bool) {
-        let tell_again = |holder: Arc<Holder>| holder.lock().recent.tell_again(anyway);
+    /// Lets blocks that are already told be news again at their next use, so that the stream's end has what is in constant
+    /// use, and other processes don't evict it as old. Counts for endpoints that got a quarter of their blocks since the
+    /// last time. With `anyway` it counts for all, and so many blocks are told again in addition to one for every two
+    /// that are new: used first is told first.
+    pub fn tell_again(&self, anyway: Option<usize>) {
+        self.news.tell_again(anyway.unwrap_or_default());
+        let tell_again = |holder: Arc<Holder>| holder.lock().recent.tell_again(anyway.is_some());
         self.holders.all().into_iter().for_each(tell_again);
+    }
+
+    /// Blocks at the beginning of added prompts that their endpoint held already, since the last time. None without a
+    /// reader of [news](Self::keep_news).
+    pub fn take_matched(&self) -> Matched {
+        self.matched.take()
     }
 
     /// Begins an export of what this process added and is still held: of each endpoint the most
@@ -166,8 +191,9 @@ impl PrefixIndex {
         export.next(&self.holders)
     }
 
-    /// Takes what another process told, as if it had been added here, until the origin has told
-    /// nothing for `ttl`; nothing can be told, too. Returns whether there was room for the origin.
+    /// Takes what another process told, as if it had been added here; nothing can be told, too. An origin that tells
+    /// nothing for `ttl` is forgotten, and what it told counts as [restored](Self::restore). Returns whether there was room
+    /// for the origin.
     ///
     /// Twelve origins are known apart. When there are more, the others expire together. The endpoints are locked for
     /// some microseconds at a time.
@@ -182,8 +208,7 @@ impl PrefixIndex {
     }
 
     /// Takes what was told earlier than all that an endpoint holds: its blocks become the oldest ones,
-    /// and those that are held stay where they are. It evicts nothing and expires with nobody. Returns
-    /// `false` if not all found room.
+    /// and those that are held stay where they are. It evicts nothing. Returns `false` if not all found room.
     pub fn restore(&self, endpoint: &Endpoint, held: &Held) -> bool {
         import::restore(&self.holders, endpoint, held)
     }

@@ -1,7 +1,7 @@
 //! Queue of the blocks that this process learned of and others have to be told.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::held::{EndpointId, Held};
@@ -24,7 +24,12 @@ pub(super) struct News {
     room: AtomicUsize,
     /// Blocks in the queue, to be read without the lock.
     len: AtomicUsize,
+    /// `true` if there is a credit, to be read without the lock.
+    may_tell_again: AtomicBool,
 }
+
+/// New blocks for every block that is told again: these are a third of the stream at most.
+const NEW_PER_AGAIN: i64 = 2;
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -32,6 +37,8 @@ struct Queue {
     /// Endpoints that got them.
     runs: VecDeque<Run>,
     dropped: u64,
+    /// New blocks for which none was told again; below 0 after a prompt that took more than there was.
+    credit: i64,
 }
 
 /// Blocks in a row that one endpoint got.
@@ -100,6 +107,7 @@ impl News {
         self.room.store(room, Relaxed);
         if room == 0 {
             *queue = Queue::default();
+            self.may_tell_again.store(false, Relaxed);
         }
         let over = queue.hashes.len().saturating_sub(room);
         queue.drop_oldest(over);
@@ -114,12 +122,24 @@ impl News {
         self.len.load(Relaxed)
     }
 
-    /// Keeps the blocks that an endpoint got, if others are told.
+    /// Returns `true` if blocks that others were told of may be told again.
+    pub(super) fn may_tell_again(&self) -> bool {
+        self.may_tell_again.load(Relaxed)
+    }
+
+    /// Has so many blocks more told again.
+    pub(super) fn tell_again(&self, more: usize) {
+        let mut queue = self.lock();
+        self.earn(&mut queue, more as i64 * NEW_PER_AGAIN, 0);
+    }
+
+    /// Keeps the blocks that an endpoint got, if others are told: so many of them were told before.
     pub(super) fn record<'a>(
         &self,
         endpoint: EndpointId,
         capacity: usize,
         parts: impl IntoIterator<Item = &'a [u64]>,
+        again: usize,
     ) {
         let mut queue = self.lock();
         // Under the lock, so that nothing is left behind when it is set to 0.
@@ -127,9 +147,21 @@ impl News {
         if room > 0 {
             let capacity = u32::try_from(capacity).unwrap_or(u32::MAX);
             let run = Run { endpoint, capacity, count: 0 };
-            parts.into_iter().for_each(|hashes| queue.push(run, hashes, room));
+            let mut told = 0;
+            for hashes in parts {
+                told += hashes.len();
+                queue.push(run, hashes, room);
+            }
             self.len.store(queue.hashes.len(), Relaxed);
+            self.earn(&mut queue, (told - again) as i64, again as i64);
         }
+    }
+
+    /// Counts blocks that are new, and others that were told again. What is saved is worth a full queue at most.
+    fn earn(&self, queue: &mut Queue, new: i64, again: i64) {
+        let most = self.room.load(Relaxed) as i64;
+        queue.credit = (queue.credit + new).min(most) - again * NEW_PER_AGAIN;
+        self.may_tell_again.store(queue.credit > 0, Relaxed);
     }
 
     /// Takes up to so many of the oldest blocks.

@@ -27,15 +27,19 @@ pub(super) struct Recent {
 
 /// The source of what this process added.
 pub(super) const OWN: u16 = 1;
-/// No source: others were told of the block. One that is used later on is told again.
+/// No source: the stream has the block, not far from its end. One without the mark is told again when it is used.
 pub(super) const TOLD: u16 = 2;
-/// The source of what was read at the start.
+/// The source of what was read at the start, and of what other processes told that are silent by now.
 pub(super) const RESTORED: u16 = 4;
 /// The sources of what other processes tell.
 pub(super) const OTHERS: u16 = !(OWN | TOLD | RESTORED);
 /// Mark of a place with sources among [`OTHERS`]. These three and the mark are in the place itself: a block that only this
 /// process uses costs no look elsewhere.
 const MARK: u16 = 8;
+
+/// Part of a list that is new before what is in use is told again. A start takes the blocks that were told last, as many as
+/// an endpoint holds: what was told before a quarter of them is among these.
+const NEWER: usize = 4;
 
 const MIN_PLACES: usize = 16;
 
@@ -98,9 +102,9 @@ impl Recent {
         self.find(key).is_ok()
     }
 
-    /// Moves a block that is held behind the one that was added last. Returns whether one of these
-    /// sources says for the first time that it is; `None` when it is not held.
-    pub(super) fn touch(&mut self, key: Key, sources: u16) -> Option<bool> {
+    /// Moves a block that is held behind the one that was added last, and adds sources. Returns those that it had; `None`
+    /// when it is not held.
+    pub(super) fn touch(&mut self, key: Key, sources: u16) -> Option<u16> {
         let at = self.find(key).ok()?;
         let marks = self.places[at as usize].marks();
         self.unlink(at);
@@ -148,28 +152,23 @@ impl Recent {
         Some(key)
     }
 
-    /// Blocks of which one of these sources told, in no order.
-    pub(super) fn of_sources(&self, sources: u16) -> Vec<Key> {
-        let places = (0..).zip(&self.places).filter(|(at, _)| self.sources_at(*at) & sources != 0);
-        places.filter_map(|(_, place)| place.key()).collect()
-    }
-
-    /// Takes sources of a block away. Returns whether it is dropped, as no other is left.
-    pub(super) fn forget(&mut self, key: Key, sources: u16) -> bool {
-        let Ok(at) = self.find(key) else { return false };
-        let left = self.sources_at(at) & !sources;
-        if left & !TOLD == 0 {
-            self.drop_at(at);
-            self.shrink();
-            return true;
+    /// Takes these sources of all blocks away. Blocks that no other one told of count as restored.
+    pub(super) fn retire(&mut self, sources: u16) {
+        for at in (0..).take(self.others.len()) {
+            let before = self.sources_at(at);
+            if before & sources != 0 {
+                let left = before & !sources;
+                self.set_sources(at, if left & !TOLD == 0 { left | RESTORED } else { left });
+            }
         }
-        self.set_sources(at, left);
-        false
+        if self.places.iter().all(|place| place.marks() & MARK == 0) {
+            self.others = Box::default();
+        }
     }
 
-    /// Takes all blocks as not told, if half of the list is newer than it was last time, or anyway.
+    /// Takes all blocks as not told, if a part of the list is newer than it was last time, or anyway.
     pub(super) fn tell_again(&mut self, anyway: bool) {
-        if anyway || self.pushed > self.len / 2 {
+        if anyway || self.pushed > self.len / NEWER {
             self.pushed = 0;
             self.places.iter_mut().for_each(|place| place.set_marks(place.marks() & !TOLD));
         }
@@ -214,14 +213,13 @@ impl Recent {
         }
     }
 
-    /// Returns whether one of them had not told of it.
-    fn add_sources(&mut self, at: u32, sources: u16) -> bool {
-        let told = self.sources_at(at);
-        let is_new = told & sources != sources;
-        if is_new {
-            self.set_sources(at, told | sources);
+    /// Returns those that it had.
+    fn add_sources(&mut self, at: u32, sources: u16) -> u16 {
+        let before = self.sources_at(at);
+        if before & sources != sources {
+            self.set_sources(at, before | sources);
         }
-        is_new
+        before
     }
 
     fn set_sources(&mut self, at: u32, sources: u16) {

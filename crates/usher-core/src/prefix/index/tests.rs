@@ -55,6 +55,10 @@ struct Reference {
     origins: BTreeMap<u8, (u16, u64)>,
     /// Blocks that were not told, with their endpoints.
     news: Vec<(EndpointId, u64)>,
+    /// New blocks for which none was told again, before this prompt and of it; blocks of it that are told again.
+    credit: i64,
+    new: i64,
+    again: i64,
     crowded_out: usize,
 }
 
@@ -67,9 +71,17 @@ impl Reference {
     }
 
     fn add(&mut self, endpoint: &Endpoint, hashes: &[u64], source: u16, capacity: Option<usize>) {
-        if hashes.is_empty() {
-            return;
+        if !hashes.is_empty() {
+            self.place(endpoint, hashes, source, capacity);
         }
+        let (new, again) = (std::mem::take(&mut self.new), std::mem::take(&mut self.again));
+        if new + again > 0 {
+            self.credit = (self.credit + new).min(NEWS as i64) - 2 * again;
+        }
+    }
+
+    fn place(&mut self, endpoint: &Endpoint, hashes: &[u64], source: u16, capacity: Option<usize>) {
+        let (is_own, may_tell_again) = (source & OWN != 0, self.credit > 0);
         let (slot, capacity_of_others) = (endpoint.slot().number(), self.limits.capacity);
         let new = || Listed { capacity: capacity_of_others, ..Listed::default() };
         let listed = self.listed.entry(slot).or_insert_with(new);
@@ -100,9 +112,12 @@ impl Reference {
                     return;
                 }
             }
-            self.listed.get_mut(&slot).unwrap().blocks.insert(next, (*hash, told | source));
+            let stays = is_own && had.is_some() && !may_tell_again;
+            let sources = told | if stays { source & !TOLD } else { source };
+            self.listed.get_mut(&slot).unwrap().blocks.insert(next, (*hash, sources));
             next += 1;
-            if source & TOLD != 0 && told & TOLD == 0 {
+            if is_own && told & TOLD == 0 && !stays {
+                *(if had.is_some() { &mut self.again } else { &mut self.new }) += 1;
                 self.news.push((EndpointId::of(endpoint), *hash));
             }
         }
@@ -153,10 +168,11 @@ impl Reference {
         origin.0
     }
 
-    fn forget(&mut self, sources: u16) {
-        for listed in self.listed.values_mut() {
-            listed.blocks.iter_mut().for_each(|(_, told)| *told &= !sources);
-            listed.blocks.retain(|(_, told)| told & !TOLD != 0);
+    fn retire(&mut self, sources: u16) {
+        let blocks = self.listed.values_mut().flat_map(|listed| &mut listed.blocks);
+        for (_, told) in blocks.filter(|(_, told)| told & sources != 0) {
+            *told &= !sources;
+            *told |= if *told & !TOLD == 0 { recent::RESTORED } else { 0 };
         }
     }
 }
@@ -265,6 +281,9 @@ proptest! {
             listed: BTreeMap::new(),
             origins: BTreeMap::new(),
             news: Vec::new(),
+            credit: 0,
+            new: 0,
+            again: 0,
             crowded_out: 0,
         };
         let mut now_ms = 1;
@@ -299,7 +318,7 @@ proptest! {
                     let expired = reference.origins.values().filter(|(_, at)| *at <= now_ms);
                     let bits = expired.fold(0, |bits, (bit, _)| bits | bit);
                     reference.origins.retain(|_, (_, at)| *at > now_ms);
-                    reference.forget(bits);
+                    reference.retire(bits);
                 }
                 Step::Import(name, report, ttl) => {
                     let told = |(name, hashes): &(u32, Vec<u64>)| {
@@ -312,7 +331,7 @@ proptest! {
                     prop_assert!(index.import(origin, &held, now_ms, Duration::from_millis(ttl)));
                     let source = reference.source_of(name, now_ms + ttl);
                     for (endpoint, held) in &held {
-                        reference.add(endpoint, &held.hashes, source, None);
+                        reference.add(endpoint, &held.hashes, source | TOLD, None);
                     }
                 }
                 Step::Restore(name, hashes) => {
@@ -336,7 +355,8 @@ proptest! {
                     prop_assert_eq!(index.news(), reference.news.len());
                 }
                 Step::TellAgain => {
-                    index.tell_again(true);
+                    index.tell_again(Some(3));
+                    reference.credit = (reference.credit + 6).min(NEWS as i64);
                     let blocks = reference.listed.values_mut().flat_map(|listed| &mut listed.blocks);
                     blocks.for_each(|(_, told)| *told &= !TOLD);
                 }

@@ -13,7 +13,7 @@ use super::waiting::{Told, Waiting};
 use crate::endpoints::{Endpoint, Snapshot};
 use crate::memory::{Budget, Kind, Reservation};
 use crate::prefix::adder::Adder;
-use crate::prefix::index::{EndpointId, Held, OriginId};
+use crate::prefix::index::{EndpointId, Held, Matched, OriginId};
 
 /// Result of reading an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,7 @@ pub struct Exchange {
     /// Other fingerprints that were seen, a few of them.
     foreign: Vec<Fingerprint>,
     counts: ExchangeCounts,
+    matched: Matched,
     /// Counts of what indexes told that are gone.
     told_before: Published,
     memory: Reservation,
@@ -83,7 +84,7 @@ struct Member {
 const MAX_FOREIGN: usize = 16;
 
 impl Exchange {
-    /// Time after which what an origin told is dropped if it is silent, as in llm-d-router.
+    /// Time after which an origin that is silent is forgotten, as in llm-d-router. What it told stays.
     pub const TTL: Duration = Duration::from_secs(180);
 
     /// An exchange of no index yet, over a stream of so many bytes.
@@ -99,6 +100,7 @@ impl Exchange {
             bound: StreamBound::new(stream_bytes),
             foreign: Vec::new(),
             counts: ExchangeCounts::default(),
+            matched: Matched::default(),
             told_before: Published::default(),
             memory: Reservation::new(budget, Kind::PrefixIndex),
         }
@@ -152,6 +154,7 @@ impl Exchange {
             }
         }
         self.counts.unknown += self.waiting.expire(now_ms) as u64;
+        self.members.iter().for_each(|member| self.matched += member.adder.index().take_matched());
         self.count_memory();
     }
 
@@ -189,9 +192,8 @@ impl Exchange {
         self.bound.clear();
     }
 
-    /// Reads an entry that is older than all that were read, at the start. Its blocks become the oldest ones, evict nothing, and
-    /// don't expire with their origin: it may be gone for long, and the engines hold the blocks all the same. Returns
-    /// `false` if nothing older is of use: there is no room for it, or it is about to be trimmed.
+    /// Reads an entry that is older than all that were read, at the start. Its blocks become the oldest ones and evict
+    /// nothing. Their origin may be gone for long: the engines hold them all the same. Returns `false` if nothing older is of use: there is no room for it, or it is about to be trimmed.
     pub fn restore(&mut self, id: EntryId, payload: &[u8], now_ms: u64) -> bool {
         self.bound.entry(id, payload.len());
         let mut has_room = true;
@@ -215,6 +217,11 @@ impl Exchange {
     /// Counts of what was heard.
     pub fn counts(&self) -> ExchangeCounts {
         self.counts
+    }
+
+    /// Blocks that endpoints held when they got prompts, up to the last [`discover`](Self::discover).
+    pub fn matched(&self) -> Matched {
+        self.matched
     }
 
     /// Counts of what was told, of all indexes, those that are gone included.

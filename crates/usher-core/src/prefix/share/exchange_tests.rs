@@ -70,9 +70,9 @@ fn replica_imports_the_blocks_of_others_only() {
     assert_eq!(second.exchange.counts(), ExchangeCounts { imported: 3, ..ExchangeCounts::default() });
     assert_eq!(first.exchange.published().blocks, 3);
     assert_eq!(second.exchange.stream_bytes(), batches[0].len() as u64 + StreamBound::ENTRY);
-    // The origin is silent.
+    // Its replica is gone, and the engine still has them.
     second.index.sweep(&pool, 180_100);
-    assert_eq!(second.found(&[1, 2, 3]), [0, 0]);
+    assert_eq!((second.index.origins(), second.found(&[1, 2, 3])), (0, vec![0, 3]));
 }
 
 #[test]
@@ -173,10 +173,7 @@ fn restarted_replica_imports_the_newest_blocks() {
     replica.exchange.receive(id(21), &other.poll(100)[0], 100);
     warm_up = self::warm_up(&mut replica, &stream, 100);
     assert!(warm_up.is_over());
-    assert_eq!(replica.index.entries(), 41);
-    // The lives before it are no origins that expire.
-    replica.index.sweep(&pool, 10_000_000);
-    assert_eq!(replica.index.entries(), 40);
+    assert_eq!((replica.index.entries(), replica.index.origins()), (41, 1), "lives that ended are none");
     let mut empty = Replica::new(102, &pool, &budget);
     let warm_up = self::warm_up(&mut empty, &[], 1);
     assert!(warm_up.is_over() && warm_up.after() == id(0));
@@ -226,4 +223,38 @@ fn lost_stream_is_published_again() {
     replica.exchange.receive(id(1), &batch, 100);
     replica.exchange.tell_all();
     assert_eq!((replica.exchange.stream_bytes(), replica.poll(200).len()), (0, 1));
+}
+
+#[test]
+fn cached_blocks_of_prompts_are_counted_by_who_told_of_them() {
+    let (pool, budget) = (pool(&["a", "b"]), Arc::default());
+    let [mut first, mut second] = [1, 2].map(|number| Replica::new(number, &pool, &budget));
+    let mut old = Replica::new(3, &pool, &budget);
+    old.add(0, &[1, 2]);
+    second.exchange.restore(id(1), &old.poll(100)[0], 100);
+    first.add(0, &[1, 2, 3, 4]);
+    second.exchange.receive(id(2), &first.poll(100)[0], 100);
+    let matched = |replica: &mut Replica| {
+        replica.exchange.discover(&pool, 200);
+        replica.exchange.matched()
+    };
+    assert_eq!((matched(&mut first), matched(&mut second)), (Matched::default(), Matched::default()));
+    second.add(0, &[1, 2, 3, 5, 4]);
+    assert_eq!(matched(&mut second), Matched { own: 0, others: 3, restored: 0 });
+    second.add(0, &[1, 2, 3, 5, 4, 6]);
+    second.add(1, &[1]);
+    assert_eq!(matched(&mut second), Matched { own: 5, others: 3, restored: 0 }, "to the end without a gap");
+    // Of one that told of no others by the time, and another that is gone.
+    let mut third = Replica::new(4, &pool, &budget);
+    old.add(1, &[7, 8]);
+    let batch = old.poll(300).remove(0);
+    third.exchange.restore(id(3), &batch, 300);
+    third.add(1, &[7]);
+    assert_eq!(matched(&mut third), Matched { own: 0, others: 0, restored: 1 });
+    second.exchange.receive(id(3), &batch, 300);
+    second.index.sweep(&pool, 1_000_000);
+    second.add(1, &[7, 8]);
+    assert_eq!(matched(&mut second), Matched { own: 5, others: 3, restored: 2 });
+    second.exchange.set_members(&[], 300);
+    assert_eq!(matched(&mut second).own, 5, "counts never sink");
 }

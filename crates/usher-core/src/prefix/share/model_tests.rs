@@ -227,7 +227,7 @@ proptest! {
             world.take(step);
             world.check();
         }
-        // All is told again, nothing is lost from here on, and what lives before these told expires.
+        // All is told again, and nothing is lost from here on.
         world.wait(0);
         for replica in &mut world.replicas {
             replica.unread.clear();

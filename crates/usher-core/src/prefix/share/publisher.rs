@@ -84,7 +84,11 @@ pub struct Publisher {
 const EXPORT_BATCHES: usize = 2;
 
 /// Time between two looks at how old what was told has become.
-const TELL_AGAIN_MS: u64 = 30_000;
+const TELL_AGAIN_MS: u64 = 1000;
+
+/// Part of the stream that may be blocks of any replica that are told again because it has moved on, though little is new
+/// there.
+const AGAIN_PART: u64 = 8;
 
 impl Publisher {
     /// Begins to keep what is new in an index, and to tell what it holds already.
@@ -208,16 +212,18 @@ impl Publisher {
         }
     }
 
-    /// Has blocks that are in use told again, before those who are told lose them: when half of an endpoint's blocks are new,
-    /// or when what was told of them will soon be at the end of the stream.
+    /// Has blocks that are in use told again, before they are too far from the stream's end for a start to read them: when a
+    /// quarter of an endpoint's blocks is new, or when half of the stream is.
     fn tell_again(&mut self, index: &PrefixIndex, now_ms: u64) {
         if now_ms.saturating_sub(self.told_again_ms) >= TELL_AGAIN_MS {
             self.told_again_ms = now_ms;
-            let anyway = self.stream_moved >= self.rules.stream_bytes / 2;
-            if anyway {
+            let has_moved = self.stream_moved >= self.rules.stream_bytes / 2;
+            let replicas = index.origins() as u64 + 1;
+            let blocks = self.stream_moved / AGAIN_PART / replicas / size_of::<u64>() as u64;
+            if has_moved {
                 self.stream_moved = 0;
             }
-            index.tell_again(anyway);
+            index.tell_again(has_moved.then(|| usize::try_from(blocks).unwrap_or(usize::MAX)));
         }
     }
 }

@@ -151,8 +151,8 @@ fn blocks_in_use_are_republished_before_trimming() {
     let (pool, index) = (pool(1), PrefixIndex::new(Limits::default()));
     let a = &pool.endpoints()[0];
     let mut publisher = start(&index);
-    add(&index, a, &blocks(1, 10));
-    assert_eq!(due(&mut publisher, &index, 0), [10]);
+    add(&index, a, &blocks(1, 40));
+    assert_eq!(due(&mut publisher, &index, 0), [40]);
     // All is new once.
     let mut used = |now_ms: u64, seen: u64| {
         publisher.seen(seen);
@@ -160,7 +160,7 @@ fn blocks_in_use_are_republished_before_trimming() {
         add(&index, a, &blocks(1, 10));
         index.news()
     };
-    assert_eq!((used(29_900, 0), used(30_000, 0)), (0, 10));
-    assert_eq!((used(60_000, 31 << 20), used(89_900, 1 << 20)), (0, 0));
-    assert_eq!((used(90_000, 0), used(120_000, 0)), (10, 0));
+    assert_eq!((used(900, 0), used(1000, 0)), (0, 10));
+    assert_eq!((used(2000, 31 << 20), used(2900, 1 << 20)), (0, 0));
+    assert_eq!((used(3000, 0), used(4000, 0)), (10, 0));
 }

@@ -52,3 +52,7 @@ impl WarmUp {
         self.is_over
     }
 }
+
+#[cfg(test)]
+#[path = "warm_up_tests.rs"]
+mod tests;
