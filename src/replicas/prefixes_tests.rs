@@ -43,7 +43,10 @@ impl Stream {
     fn list<'a>(entries: impl IntoIterator<Item = &'a (EntryId, Vec<u8>)>) -> Vec<u8> {
         let entry = |(id, payload): &(EntryId, Vec<u8>)| {
             let id = text(id.to_string().as_bytes());
-            [&b"*2\r\n"[..], &id, b"*2\r\n", &text(b"b"), &text(payload)].concat()
+            // An entry of somebody else has more fields than one.
+            let fields = usize::from(payload.first() == Some(&b'f')) * 5000 + 1;
+            let count = format!("*{}\r\n", 2 * fields).into_bytes();
+            [&b"*2\r\n"[..], &id, &count, &[text(b"b"), text(payload)].concat().repeat(fields)].concat()
         };
         let entries: Vec<Vec<u8>> = entries.into_iter().map(entry).collect();
         [format!("*{}\r\n", entries.len()).into_bytes(), entries.concat()].concat()
@@ -354,11 +357,14 @@ async fn entries_that_are_too_long_are_damaged_and_hold_up_nothing() {
     for length in lengths {
         stream.lock().unwrap().add(&vec![b'x'; length]);
     }
+    for length in [1, 1000, 1] {
+        stream.lock().unwrap().add(&vec![b'f'; length]);
+    }
     b.turn(100).await.unwrap();
     a.add(&[1]);
     a.turn(200).await.unwrap();
     b.turn(300).await.unwrap();
-    assert_eq!((b.found(&[1]), b.counted(&b.prefixes.metrics.ignored, "malformed")), (1, 11));
+    assert_eq!((b.found(&[1]), b.counted(&b.prefixes.metrics.ignored, "malformed")), (1, 14));
     let mut c = Replica::new(&stream, 16);
     for turn in 0..3 {
         c.turn(turn * 100).await.unwrap();

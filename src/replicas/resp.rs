@@ -1,23 +1,30 @@
 //! RESP3, the protocol of Redis and Valkey: commands are written, values are read. No I/O.
 //!
 //! A server may send anything: lengths, depth and number of values have bounds, and what breaks them is an
-//! error, never memory. A text that is too long is none of a replica: it is left out, and what is behind it is read.
+//! error, never memory. A text or list that is too long is none of a replica: it is left out, and what is behind it is read.
 
 use std::ops::Range;
 
-use bytes::{Buf, BufMut, BytesMut};
+use bytes::{Buf, BytesMut};
 
 /// Bytes of one text at most. No replica sends larger messages.
 pub(super) const MOST_TEXT: usize = 1 << 20;
 
-/// Bytes of a text that always has room: a page of entries as replicas add them.
-const SHORT_TEXT: usize = 64 << 10;
-
-/// Bytes of one reply behind which only short texts are read, so that the rest of it has room.
-const MOST_TEXTS: usize = 2 << 20;
+/// Bytes of one reply up to which a text has room, by its length: long texts, then a page of entries as replicas add
+/// them, then the ids of entries that somebody else added.
+const ROOMS: [(usize, usize); 3] = [(2 << 20, MOST_TEXT), (3 << 20, 64 << 10), (MOST_REPLY, 64)];
 
 /// Values of one reply at most, counting those within others.
 const MOST_VALUES: usize = 4096;
+
+/// Values of a list that always has room: a page of entries, and an entry as replicas add it.
+const SHORT_LIST: usize = 16;
+
+/// Values of one reply behind which only short lists are read, so that the rest of it has room.
+const MOST_LISTS: usize = MOST_VALUES / 2;
+
+/// Values of a list at most that is left out: the arguments of a command.
+const MOST_SKIPPED: usize = 1 << 20;
 
 /// Lists within lists.
 const MOST_DEPTH: usize = 8;
@@ -87,18 +94,28 @@ pub(super) fn command(arguments: &[&[u8]], out: &mut Vec<u8>) {
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     pub(super) bytes: BytesMut,
-    /// Text that is left out: its place, and how much of it has still to come.
-    skipped: Option<(usize, usize)>,
+    skipped: Option<Skipped>,
+}
+
+/// Part of a reply that is left out.
+#[derive(Debug)]
+struct Skipped {
+    /// Its place among the bytes.
+    at: usize,
+    /// Bytes of a text that have still to come.
+    bytes: usize,
+    /// Values behind these that have still to come.
+    values: usize,
 }
 
 impl Decoder {
-    /// The next value; `None`: it isn't complete yet. In place of a text that is too long is [`Value::Null`].
+    /// The next value; `None`: it isn't complete yet. In place of a text or list that is too long is [`Value::Null`].
     ///
     /// # Errors
     /// `Malformed` if the bytes are no RESP3, or a value is above its limit.
     pub(super) fn next(&mut self) -> Result<Option<Value>, Malformed> {
         loop {
-            if !self.skip() {
+            if !self.skip()? {
                 return Ok(None);
             }
             let mut reader = Reader { bytes: &self.bytes, whole: self.bytes.len(), values: 0 };
@@ -108,12 +125,16 @@ impl Decoder {
                     self.bytes.advance(read);
                     return Ok(Some(value));
                 }
-                Err(Stop::TooLong { header, length }) => {
-                    let behind = self.bytes.split_off(header.end);
-                    self.bytes.truncate(header.start);
-                    self.bytes.put_u8(b'_');
-                    self.skipped = Some((self.bytes.len(), length));
-                    self.bytes.unsplit(behind);
+                Err(Stop::TooLong { header, part }) => {
+                    // The end of a text is the end of what stands for it.
+                    let (mark, bytes, values): (&[u8], _, _) = match part {
+                        Part::Text(length) => (b"_", length, 0),
+                        Part::List(values) => (b"_\r\n", 0, values),
+                    };
+                    let at = header.start + mark.len();
+                    self.bytes[header.start..at].copy_from_slice(mark);
+                    self.cut(at..header.end);
+                    self.skipped = Some(Skipped { at, bytes, values });
                 }
                 Err(Stop::Incomplete) if self.bytes.len() > MOST_REPLY => {
                     return Err(Malformed("a reply is too long"));
@@ -124,29 +145,71 @@ impl Decoder {
         }
     }
 
-    /// Drops what is there of a text that is left out. Returns `true` once nothing of it has still to come.
-    fn skip(&mut self) -> bool {
-        let Some((at, left)) = self.skipped.take() else { return true };
-        let mut behind = self.bytes.split_off(at);
-        let here = left.min(behind.len());
-        behind.advance(here);
-        self.bytes.unsplit(behind);
-        if here < left {
-            self.skipped = Some((at, left - here));
+    /// Drops what is there of a part that is left out. Returns `true` once nothing of it has still to come.
+    fn skip(&mut self) -> Result<bool, Malformed> {
+        let Some(mut skipped) = self.skipped.take() else { return Ok(true) };
+        let mut behind = &self.bytes[skipped.at..];
+        let is_over = skipped.drop_from(&mut behind)?;
+        let end = self.bytes.len() - behind.len();
+        self.cut(skipped.at..end);
+        if !is_over {
+            self.skipped = Some(skipped);
         }
-        here == left
+        Ok(is_over)
+    }
+
+    /// Takes bytes out, without a copy of those before them.
+    fn cut(&mut self, cut: Range<usize>) {
+        let left = self.bytes.len() - cut.len();
+        self.bytes.copy_within(cut.end.., cut.start);
+        self.bytes.truncate(left);
     }
 }
+
+impl Skipped {
+    /// Drops what is there, in one step each for the bytes of a text and for a value. Returns `true` at its end.
+    fn drop_from(&mut self, behind: &mut &[u8]) -> Result<bool, Malformed> {
+        loop {
+            let here = self.bytes.min(behind.len());
+            behind.advance(here);
+            self.bytes -= here;
+            if self.bytes > 0 || self.values == 0 {
+                return Ok(self.bytes == 0);
+            }
+            let mut reader = Reader { bytes: behind, whole: behind.len(), values: 0 };
+            let (bytes, values) = match reader.header() {
+                Ok(left) => left,
+                Err(Stop::Malformed(error)) => return Err(error),
+                Err(_) => return Ok(false),
+            };
+            let read = reader.read();
+            behind.advance(read);
+            self.bytes = bytes;
+            self.values = (self.values - 1).saturating_add(values);
+            if self.values > MOST_SKIPPED {
+                return Err(LONG_LIST);
+            }
+        }
+    }
+}
+
+const LONG_LIST: Malformed = Malformed("a list is too long");
 
 /// Reason to stop before the end of a value.
 enum Stop {
     Incomplete,
-    /// A text is too long: where its type and length are, and its bytes.
+    /// A text or list is too long: where its type and length are, and what it has behind them.
     TooLong {
         header: Range<usize>,
-        length: usize,
+        part: Part,
     },
     Malformed(Malformed),
+}
+
+/// Text of so many bytes, or list of so many values.
+enum Part {
+    Text(usize),
+    List(usize),
 }
 
 fn malformed<T>(text: &'static str) -> Result<T, Stop> {
@@ -191,11 +254,37 @@ impl<'a> Reader<'a> {
 
     /// Values of a list, `each` per element.
     fn list(&mut self, depth: usize, each: usize) -> Result<Option<Vec<Value>>, Stop> {
+        // Behind the type.
+        let start = self.read() - 1;
         let Ok(length) = usize::try_from(self.number()?) else { return Ok(None) };
-        if length > MOST_VALUES {
-            return malformed("a list is too long");
+        let length = length.saturating_mul(each);
+        if length > MOST_SKIPPED {
+            return Err(Stop::Malformed(LONG_LIST));
         }
-        (0..length * each).map(|_| self.value(depth + 1)).collect::<Result<_, _>>().map(Some)
+        if length > SHORT_LIST && self.values + length > MOST_LISTS {
+            return Err(Stop::TooLong { header: start..self.read(), part: Part::List(length) });
+        }
+        (0..length).map(|_| self.value(depth + 1)).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// Length of a value that is left out: bytes of a text with its end, values of a list.
+    fn header(&mut self) -> Result<(usize, usize), Stop> {
+        let (&sign, rest) = self.bytes.split_first().ok_or(Stop::Incomplete)?;
+        self.bytes = rest;
+        let each = match sign {
+            b'$' | b'!' | b'=' => {
+                let length = usize::try_from(self.number()?).ok();
+                return Ok((length.map_or(0, |length| length.saturating_add(2)), 0));
+            }
+            b'*' | b'~' | b'>' => 1,
+            b'%' => 2,
+            _ => {
+                self.line()?;
+                return Ok((0, 0));
+            }
+        };
+        let length = usize::try_from(self.number()?).unwrap_or(0);
+        Ok((0, length.saturating_mul(each)))
     }
 
     /// Bytes that were read.
@@ -208,8 +297,10 @@ impl<'a> Reader<'a> {
         let start = self.read() - 1;
         let Ok(length) = usize::try_from(self.number()?) else { return Ok(None) };
         let header = start..self.read();
-        if length > MOST_TEXT || (length > SHORT_TEXT && header.end + length > MOST_TEXTS) {
-            return Err(Stop::TooLong { header, length });
+        let has_room =
+            |(end, most): &(usize, usize)| length <= *most && header.end.saturating_add(length) <= *end;
+        if !ROOMS.iter().any(has_room) {
+            return Err(Stop::TooLong { header, part: Part::Text(length) });
         }
         let (text, rest) = self.bytes.split_at_checked(length).ok_or(Stop::Incomplete)?;
         let (end, rest) = rest.split_at_checked(2).ok_or(Stop::Incomplete)?;
@@ -240,128 +331,5 @@ impl<'a> Reader<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn read(bytes: &[u8]) -> Result<Option<Value>, Malformed> {
-        Decoder { bytes: bytes.into(), ..Decoder::default() }.next()
-    }
-
-    fn text(text: &str) -> Value {
-        Value::Text(text.as_bytes().to_vec())
-    }
-
-    #[test]
-    fn commands_are_lists_of_texts() {
-        let mut out = Vec::new();
-        command(&[b"PUBLISH", b"c", b"a\r\nb"], &mut out);
-        assert_eq!(out, b"*3\r\n$7\r\nPUBLISH\r\n$1\r\nc\r\n$4\r\na\r\nb\r\n");
-    }
-
-    #[test]
-    fn every_type_is_read_and_needs_all_its_bytes() {
-        let table: [(&[u8], Value); 14] = [
-            (b"+OK\r\n", text("OK")),
-            (b"-NOAUTH no\r\n", Value::Error(b"NOAUTH no".to_vec())),
-            (b":-3\r\n", Value::Integer(-3)),
-            (b"_\r\n", Value::Null),
-            (b"#t\r\n", Value::Integer(1)),
-            (b",1.5\r\n", text("1.5")),
-            (b"$3\r\na\r\n\r\n", Value::Text(b"a\r\n".to_vec())),
-            (b"$-1\r\n", Value::Null),
-            (b"*-1\r\n", Value::Null),
-            (b"!5\r\nERR x\r\n", Value::Error(b"ERR x".to_vec())),
-            (b"=5\r\ntxt:a\r\n", text("a")),
-            (b"*2\r\n:1\r\n*1\r\n+a\r\n", Value::List(vec![Value::Integer(1), Value::List(vec![text("a")])])),
-            (b"%1\r\n+role\r\n+master\r\n", Value::List(vec![text("role"), text("master")])),
-            (b">2\r\n+message\r\n$1\r\nx\r\n", Value::Push(vec![text("message"), text("x")])),
-        ];
-        for (bytes, value) in table {
-            assert_eq!(read(bytes), Ok(Some(value)), "{bytes:?}");
-            for length in 0..bytes.len() {
-                assert_eq!(read(&bytes[..length]), Ok(None), "{bytes:?} {length}");
-            }
-        }
-        let map = read(b"%2\r\n+mode\r\n+standalone\r\n+role\r\n+replica\r\n").unwrap().unwrap();
-        assert_eq!((map.field(b"role"), map.field(b"none")), (Some(&b"replica"[..]), None));
-    }
-
-    #[test]
-    fn values_follow_each_other() {
-        let mut decoder = Decoder { bytes: BytesMut::from(&b":1\r\n:2\r\n:"[..]), ..Decoder::default() };
-        assert_eq!(decoder.next(), Ok(Some(Value::Integer(1))));
-        assert_eq!(decoder.next(), Ok(Some(Value::Integer(2))));
-        assert_eq!(decoder.next(), Ok(None));
-        assert_eq!(&decoder.bytes[..], b":");
-    }
-
-    #[test]
-    fn replies_beyond_the_bounds_are_refused_before_they_are_there() {
-        let deep = b"*1\r\n".repeat(MOST_DEPTH + 2);
-        let many = b"*4096\r\n".repeat(MOST_DEPTH);
-        let line = [b"+".to_vec(), b"x".repeat(MOST_LINE + 2)].concat();
-        for bytes in
-            [&b"*1000000000\r\n"[..], b"*999999999999\r\n", b"%5000\r\n", &deep, &line, b"?1\r\n", b":x\r\n"]
-        {
-            assert!(read(bytes).is_err(), "{bytes:?}");
-        }
-        assert!(read(b"$1\r\nabc").is_err());
-        assert!(read(&many).is_ok(), "a depth that is allowed, and incomplete");
-        let text = [&b"$65000\r\n"[..], &b"x".repeat(65_000), b"\r\n"].concat();
-        let bytes = [&b">70\r\n"[..], &text.repeat(69)].concat();
-        assert_eq!(read(&bytes), Err(Malformed("a reply is too long")));
-    }
-
-    #[test]
-    fn texts_that_are_too_long_are_left_out_without_being_kept() {
-        let long =
-            |length: usize| [format!("${length}\r\n").as_bytes(), &b"x".repeat(length), b"\r\n"].concat();
-        // Of those that have room the first two do, and a short one behind them does.
-        let parts = [
-            b">6\r\n".to_vec(),
-            long(5 << 20),
-            long(900_000),
-            long(900_000),
-            long(900_000),
-            long(65_536),
-            long(3),
-        ];
-        let bytes = [&parts.concat()[..], b":7\r\n"].concat();
-        for piece in [1000, 65_536, bytes.len()] {
-            let (mut decoder, mut read) = (Decoder::default(), Vec::new());
-            for piece in bytes.chunks(piece) {
-                decoder.bytes.extend_from_slice(piece);
-                read.extend(decoder.next().unwrap());
-                assert!(decoder.bytes.len() <= MOST_REPLY || piece.len() > MOST_REPLY);
-            }
-            read.extend(decoder.next().unwrap());
-            let lengths = |value: &Value| value.text().map(<[u8]>::len);
-            let [Value::Push(texts), Value::Integer(7)] = &read[..] else { panic!("{}", read.len()) };
-            let expected = [None, Some(900_000), Some(900_000), None, Some(65_536), Some(3)];
-            assert_eq!(texts.iter().map(lengths).collect::<Vec<_>>(), expected);
-        }
-        let lie = [&b"$2000000\r\n"[..], &b"x".repeat(2_000_000), b"xx\r\n"].concat();
-        assert!(read(&lie).is_err(), "it does not end where it says");
-    }
-
-    proptest! {
-        #[test]
-        fn arbitrary_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let mut decoder = Decoder { bytes: bytes[..].into(), ..Decoder::default() };
-            while let Ok(Some(_)) = decoder.next() {}
-        }
-
-        #[test]
-        fn bytes_that_look_like_replies_are_read_or_refused(
-            parts in proptest::collection::vec(
-                proptest::sample::select(vec!["*2\r\n", "$3\r\n", "abc\r\n", ">1\r\n", "%1\r\n", "-ERR\r\n", ":9\r\n", "\r\n", "=2\r\n", "$-1\r\n"]),
-                0..40,
-            ),
-        ) {
-            let mut decoder = Decoder { bytes: parts.concat().as_bytes().into(), ..Decoder::default() };
-            while let Ok(Some(_)) = decoder.next() {}
-        }
-    }
-}
+#[path = "resp_tests.rs"]
+mod tests;

@@ -164,7 +164,11 @@ async fn entries_of_other_blocks_and_damaged_ones_are_ignored() {
         redis.ask(&[b"XADD", STREAM, b"*", b"b", payload]);
     }
     redis.ask(&[b"XADD", STREAM, b"*", b"a", b"1", b"c", b"2"]);
-    eventually("damage", async || b.ignored("malformed") == 5.0).await;
+    let add: [&[u8]; 3] = [b"XADD", STREAM, b"*"];
+    for (fields, value) in [(5000, &b"x"[..]), (500, &[b'x'; 60_000])] {
+        redis.ask(&[&add[..], &[&b"b"[..], value].repeat(fields)].concat());
+    }
+    eventually("damage", async || b.ignored("malformed") == 7.0).await;
     other.warm(0..1).await;
     eventually("other blocks", async || b.ignored("foreign") >= 1.0).await;
     assert_eq!(b.blocks("imported"), 0.0);
