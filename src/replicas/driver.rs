@@ -63,6 +63,8 @@ pub(super) struct Driver {
     generation: Option<u64>,
     members: Vec<Member>,
     places: HashMap<EndpointKey, usize>,
+    /// Others named endpoints that weren't there, since the membership changed last.
+    left_out: bool,
     /// Endpoints that left with requests, and the times until which they stay without.
     departed: Vec<(Member, Instant)>,
     /// Uids of the pods that this replica is about to remove, and that others are.
@@ -102,6 +104,7 @@ impl Driver {
             generation: None,
             members: Vec::new(),
             places: HashMap::new(),
+            left_out: false,
             departed: Vec::new(),
             draining: BTreeSet::new(),
             draining_elsewhere: BTreeSet::new(),
@@ -217,6 +220,9 @@ impl Driver {
         self.departed.extend(before.into_iter().map(|member| (member, now + LINGER)));
         self.departed.retain(|(member, _)| !self.places.contains_key(&member.key));
         self.generation = Some(snapshot.generation());
+        if std::mem::take(&mut self.left_out) {
+            self.publisher.ask();
+        }
         self.members.iter().for_each(|member| self.report(member));
     }
 
@@ -242,8 +248,9 @@ impl Driver {
                 let result = match Message::decode(&bytes) {
                     Err(Malformed::Version) => "version",
                     Err(Malformed::Length) => "length",
-                    Ok(message) => {
+                    Ok(mut message) => {
                         let asks = message.asks;
+                        self.leave_out_unknown(&mut message);
                         match self.origins.take(message, now) {
                             Taken::Counted => {
                                 if asks {
@@ -260,6 +267,20 @@ impl Driver {
                 self.metrics.messages.with_label_values(&[result]).inc();
             }
         }
+    }
+
+    /// Takes out of a message the endpoints that aren't there, so that nobody can make this replica remember more than its
+    /// own. The others are asked again once the membership has changed.
+    fn leave_out_unknown(&mut self, message: &mut Message) {
+        let is_there = |key: &EndpointKey| {
+            self.places.contains_key(key) || self.departed.iter().any(|(member, _)| member.key == *key)
+        };
+        let before = (message.endpoints.len(), message.draining.len());
+        message.endpoints.retain(|(key, _)| is_there(key));
+        message.draining.sort_unstable();
+        message.draining.dedup();
+        message.draining.retain(is_there);
+        self.left_out |= before != (message.endpoints.len(), message.draining.len());
     }
 
     /// Writes the sums that changed.

@@ -141,11 +141,43 @@ async fn late_endpoint_has_shared_counts_and_its_successor_none() {
     b.driver.tick(now);
     a.tell(&mut b, now);
     b.store.replace(vec![pod("a", "u1")]);
-    b.driver.tick(now);
+    let now = now + INTERVAL;
+    assert!(b.tell(&mut a, now), "it asks");
+    assert!(a.tell(&mut b, now));
     assert_eq!(b.reported(0), (1, 100, 0));
     b.store.replace(vec![pod("a", "u2")]);
     b.driver.tick(now);
     assert_eq!(b.reported(0), (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_that_are_not_there_are_not_remembered() {
+    let mut replica = Replica::new(1, vec![counter("p", 0)]);
+    let member = replica.driver.members[0].key;
+    let mut counts = Counts::default();
+    counts[0] = Count::new(1, 0);
+    for origin in 2..40 {
+        let invented = (0..4095).map(|key| EndpointKey(origin << 64 | key));
+        let keys: Vec<_> = invented.chain([member]).collect();
+        let message = Message {
+            origin: Origin(origin),
+            sequence: 1,
+            asks: false,
+            name: "r".to_owned(),
+            counters: vec![String::new()],
+            endpoints: keys.iter().map(|key| (*key, counts)).collect(),
+            draining: [keys.clone(), vec![member; 9]].concat(),
+            queue: QueueState::default(),
+            service: None,
+        };
+        replica.driver.take(Event::Message(message.encode()), Instant::now());
+        let of_one = replica.driver.origins.draining().filter(|key| **key == member).count();
+        assert_eq!(of_one, origin as usize - 1);
+    }
+    assert!(replica.driver.origins.draining().all(|key| *key == member));
+    assert!(replica.driver.origins.changed().iter().all(|key| *key == member));
+    replica.driver.write();
+    assert_eq!(replica.load().others(), 38);
 }
 
 #[tokio::test(start_paused = true)]

@@ -50,7 +50,7 @@ const MOST_NAME: usize = 63;
 pub(super) struct Origin(pub(super) u128);
 
 /// An endpoint as all replicas name it: a pod that comes back under its name or address is another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct EndpointKey(pub(super) u128);
 
 impl EndpointKey {

@@ -67,6 +67,11 @@ impl Publisher {
         (self.is_due, self.asks, self.sent, self.told) = (true, true, None, None);
     }
 
+    /// Asks the others what they have in flight with the next message.
+    pub(super) fn ask(&mut self) {
+        (self.is_due, self.asks) = (true, true);
+    }
+
     /// Another replica wants to know.
     pub(super) fn answer(&mut self) {
         self.is_due = true;
