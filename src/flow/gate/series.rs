@@ -6,7 +6,9 @@ use std::time::Duration;
 use prometheus::{IntCounter, IntGauge};
 
 use crate::flow::queue::Outcome;
-use crate::metrics::{ClientSeries, Family, LabelKey, LabelRef, MAX_LABEL_VALUES, OTHER, SeriesRoom, Span};
+use crate::metrics::{
+    ClientSeries, Family, HeldLines, LabelKey, LabelRef, MAX_LABEL_VALUES, OTHER, SeriesRoom, Span,
+};
 use crate::request::Request;
 
 use super::demand_gauges::DemandGauges;
@@ -15,10 +17,12 @@ use super::metrics::{GateMetrics, MICRO, WAITS};
 /// Name of these series in the log.
 const OF: &str = "flow control";
 
-/// Lines of a series on a page at most, under both names: two gauges, and a histogram for each outcome.
-const LINES: usize = 2 * (2 + Outcome::ALL.len() * (WAITS.len() + 3));
-/// The same of a flow and priority.
-const ENQUEUED_LINES: usize = 2 * Outcome::ALL.len() * (MICRO.len() + 3);
+/// Lines of the gauges of a series on a page, under both names.
+const GAUGE_LINES: usize = 2 * 2;
+/// Lines of the waits with one outcome. Most flows have one or two of nine.
+const WAIT_LINES: usize = 2 * (WAITS.len() + 3);
+/// Lines of the durations of handing in with one outcome.
+const ENQUEUED_LINES: usize = 2 * (MICRO.len() + 3);
 
 /// Flow, model and target model of a request, and its priority.
 type Key = LabelKey<3>;
@@ -37,14 +41,15 @@ fn labels<'a>(key: &'a Key, priority: &'a str, pool: &'a str) -> [&'a str; 5] {
 #[derive(Debug)]
 struct Enqueued {
     key: LabelKey<1>,
-    spans: [OnceLock<Arc<Span>>; Outcome::ALL.len()],
+    spans: [OnceLock<(Arc<Span>, HeldLines)>; Outcome::ALL.len()],
 }
 
 impl Enqueued {
     fn span(&self, outcome: Outcome, metrics: &GateMetrics) -> Arc<Span> {
         let ([flow], priority) = (self.key.texts(), self.key.number().to_string());
         let make = || metrics.enqueued.with(&[flow, &priority, outcome.name()]);
-        self.spans.get(outcome as usize).map_or_else(make, |span| Arc::clone(span.get_or_init(make)))
+        let held = || (make(), metrics.room.hold(ENQUEUED_LINES));
+        self.spans.get(outcome as usize).map_or_else(make, |span| Arc::clone(&span.get_or_init(held).0))
     }
 }
 
@@ -66,6 +71,7 @@ struct Ended {
     total: IntCounter,
     waited: Arc<Span>,
     enqueued: Arc<Span>,
+    _lines: HeldLines,
 }
 
 impl Series {
@@ -92,6 +98,7 @@ impl Series {
             total: metrics.total.with_label_values(&[name, priority, pool]),
             waited: metrics.waited.with(&[flow, priority, name, pool, model, target]),
             enqueued: self.enqueued.span(outcome, metrics),
+            _lines: metrics.room.hold(WAIT_LINES),
         }
     }
 
@@ -150,8 +157,8 @@ impl SeriesTable {
     pub(super) fn new(room: &SeriesRoom) -> Self {
         // What waits is a gauge: as in llm-d-router its idle series go. Of flows there are at most as many
         // as series, and as many again whose series just went.
-        let enqueued = ClientSeries::expiring(2 * MAX_LABEL_VALUES).within(room, ENQUEUED_LINES);
-        Self { known: ClientSeries::expiring(MAX_LABEL_VALUES).within(room, LINES), enqueued }
+        let enqueued = ClientSeries::expiring(2 * MAX_LABEL_VALUES).within(room, 0);
+        Self { known: ClientSeries::expiring(MAX_LABEL_VALUES).within(room, GAUGE_LINES), enqueued }
     }
 
     /// The series of a request. Beyond the bounds labels are `other`; there is one such series

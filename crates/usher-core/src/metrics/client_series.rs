@@ -19,6 +19,9 @@ const IDLE: Duration = Duration::from_secs(300);
 /// Pause between two sweeps of unused series.
 const SWEEP: Duration = Duration::from_secs(10);
 
+/// Series that a table has whatever others take: the first models keep theirs beside many flows.
+const LEAST: usize = 16;
+
 /// Idle series that are taken out of their families for each new one. Those that are on their way out
 /// are soon gone, and no request has to wait for hundreds.
 const OUT_PER_NEW: usize = 2;
@@ -184,7 +187,8 @@ impl<K: Clone + Eq + Hash, S> ClientSeries<K, S> {
         }
         // Those that leave let as many in; who comes back has its own.
         let fits = || self.room.fits(self.lines, leaving.series.len().saturating_mul(self.lines));
-        let key = if self.len() < self.most.load(Relaxed) && (leaving.series.contains_key(&key) || fits()) {
+        let has_room = || self.len() < LEAST || leaving.series.contains_key(&key) || fits();
+        let key = if self.len() < self.most.load(Relaxed) && has_room() {
             key
         } else {
             self.overflow.warn(family.of);
@@ -367,11 +371,12 @@ mod tests {
         let most = room.lines() / LINES;
         let [one, other] = [0; 2].map(|_| ClientSeries::new(MAX_LABEL_VALUES).within(&room, LINES));
         let (gone, now) = (RefCell::default(), Instant::now);
-        fill(&one, "first", most - 1, now(), &gone);
+        fill(&one, "first", most - LEAST, now(), &gone);
+        fill(&other, "other", LEAST - 1, now(), &gone);
         let _held = ask(&other, "held", now(), &gone);
         assert_eq!((room.used(), one.is_full() || other.is_full()), (most * LINES, false));
         ask(&other, "late", now(), &gone);
-        assert!(other.is_full() && other.find("late").is_none() && other.len() == 2);
+        assert!(other.is_full() && other.find("late").is_none() && other.len() == LEAST + 1);
         let retain = |table: &ClientSeries<String, ()>| table.retain(|_, _| true, &|_, ()| ());
         for _ in 0..2 {
             retain(&one);
@@ -380,10 +385,15 @@ mod tests {
         }
         // Few in this table, but they fill the room.
         retain(&one);
-        assert_eq!((one.len(), room.used()), (1, 3 * LINES));
+        assert_eq!((one.len(), room.used()), (1, (LEAST + 2) * LINES));
         ask(&other, "late", now(), &gone);
         assert!(other.find("late").is_some());
-        drop((one, other));
+        // The first of a table find room in a full one.
+        let third = ClientSeries::new(MAX_LABEL_VALUES).within(&room, LINES);
+        fill(&one, "again", most, now(), &gone);
+        fill(&third, "third", LEAST, now(), &gone);
+        assert!(third.find("third-15").is_some() && !third.is_full());
+        drop((one, other, third));
         assert_eq!(room.used(), 0);
     }
 

@@ -17,7 +17,7 @@ use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, Me
 
 pub use client_series::{ClientSeries, Family};
 pub use labels::{LabelKey, LabelRef, Labels};
-pub use series_room::SeriesRoom;
+pub use series_room::{HeldLines, SeriesRoom};
 pub use spans::{Span, Spans};
 pub use timing::{PARTS, Timing, Timings, part};
 

@@ -30,6 +30,12 @@ impl SeriesRoom {
         self.0.most
     }
 
+    /// Takes so many lines for series that are made later than those of their table, whether there is room or not.
+    pub fn hold(&self, lines: usize) -> HeldLines {
+        self.take(lines);
+        HeldLines { room: self.clone(), lines }
+    }
+
     /// Lines that series have.
     pub fn used(&self) -> usize {
         self.0.used.load(Relaxed)
@@ -51,6 +57,19 @@ impl SeriesRoom {
 
     pub(super) fn give_back(&self, lines: usize) {
         self.0.used.fetch_sub(lines, Relaxed);
+    }
+}
+
+/// Lines in a room, until it is dropped.
+#[derive(Debug)]
+pub struct HeldLines {
+    room: SeriesRoom,
+    lines: usize,
+}
+
+impl Drop for HeldLines {
+    fn drop(&mut self) {
+        self.room.give_back(self.lines);
     }
 }
 
