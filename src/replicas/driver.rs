@@ -71,7 +71,7 @@ pub(super) struct Driver {
     draining: BTreeSet<String>,
     draining_elsewhere: BTreeSet<String>,
     /// Queues of the others, as they were reported last.
-    queues_elsewhere: Vec<(u128, QueueState)>,
+    queues_elsewhere: Vec<QueueState>,
     /// Time at which the queue was last told what flows got at the others.
     service_reported: Option<Instant>,
     is_up: bool,

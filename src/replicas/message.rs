@@ -12,7 +12,6 @@
 //! | 1, each 1 + n | counters, by the name of the producer; an empty name is all requests of the replica |
 //! | 4, each 16 + 8 per counter | endpoint, a hash of its address and identity; requests and tokens |
 //! | 4, each 16 | endpoints that get no new requests, as this replica is about to remove them |
-//! | 8 | requests that were let go since the start, where some wait |
 //! | 4, each 8 | priority at which requests wait, the highest first; their number |
 //! | 4, each 16 | priority and flow, a hash of its name; tokens that it got lately |
 //!
@@ -137,7 +136,6 @@ impl Message {
         let draining = self.draining.get(..MOST_ENDPOINTS).unwrap_or(&self.draining);
         bytes.extend(u32::try_from(draining.len()).unwrap_or_default().to_le_bytes());
         draining.iter().for_each(|endpoint| bytes.extend(endpoint.0.to_le_bytes()));
-        bytes.extend(self.queue.dispatched.to_le_bytes());
         let waiting = self.queue.waiting.get(..MOST_BANDS).unwrap_or(&self.queue.waiting);
         bytes.extend(u32::try_from(waiting.len()).unwrap_or_default().to_le_bytes());
         for (priority, requests) in waiting {
@@ -187,7 +185,6 @@ impl Message {
         for _ in 0..reader.rows(MOST_ENDPOINTS, 16, &mut draining)? {
             draining.push(EndpointKey(u128::from_le_bytes(reader.take()?)));
         }
-        let dispatched = u64::from_le_bytes(reader.take()?);
         let mut waiting = Vec::new();
         for _ in 0..reader.rows(MOST_BANDS, 8, &mut waiting)? {
             waiting.push((i32::from_le_bytes(reader.take()?), reader.u32()?));
@@ -203,7 +200,7 @@ impl Message {
         if !reader.0.is_empty() {
             return Err(Malformed::Length);
         }
-        let (asks, queue) = (flags & ASKS != 0, QueueState { waiting, dispatched });
+        let (asks, queue) = (flags & ASKS != 0, QueueState { waiting });
         Ok(Self { origin, sequence, asks, name, counters, endpoints, draining, queue, service })
     }
 }
@@ -288,7 +285,8 @@ mod tests {
         }
         // The guide says how large messages are.
         assert_eq!(message(1).encode().len() - message(0).encode().len(), 32);
-        assert_eq!(message(0).encode().len(), 77);
+        assert_eq!(message(0).encode().len(), 69);
+        assert!(message(MOST_ENDPOINTS).encode().len() < super::super::resp::MOST_TEXT);
     }
 
     #[test]
@@ -297,7 +295,6 @@ mod tests {
             let mut sent = Message { service, ..message(rows) };
             sent.draining = vec![EndpointKey(8), EndpointKey(9)];
             sent.queue.waiting = vec![(i32::MAX, 1), (0, u32::MAX), (i32::MIN, 7)];
-            sent.queue.dispatched = u64::MAX - 1;
             assert_eq!(Message::decode(&sent.encode()), Ok(sent.clone()));
             let bytes = sent.encode();
             assert_eq!(Message::decode(&bytes[..bytes.len() - 1]), Err(Malformed::Length));
@@ -310,11 +307,6 @@ mod tests {
         sent.draining = vec![EndpointKey(1); MOST_ENDPOINTS + 5];
         sent.queue.waiting = (0..300).map(|priority| (-priority, 1)).collect();
         sent.service = Some((0..5000).map(flow).collect());
-        sent.counters = vec!["x".repeat(300); COUNTERS + 1];
-        // The guide says so.
-        let most = sent.encode().len();
-        assert!(most < 400_000, "{most}");
-        const { assert!(400_000 < super::super::resp::MOST_TEXT) };
         let read = Message::decode(&sent.encode()).unwrap();
         assert_eq!(read.service.unwrap().len(), MOST_FLOWS);
         assert_eq!((read.endpoints.len(), read.draining.len()), (MOST_ENDPOINTS, MOST_ENDPOINTS));
@@ -330,10 +322,10 @@ mod tests {
         assert_eq!(Message::decode(&[bytes.clone(), vec![0]].concat()), Err(Malformed::Length));
         assert_eq!(Message::decode(&[&[2], &bytes[1..]].concat()), Err(Malformed::Version));
         let mut too_many = message(0).encode();
-        let draining = too_many.len() - 16;
+        let draining = too_many.len() - 8;
         too_many.truncate(draining + 4);
         too_many[draining..].copy_from_slice(&(MOST_ENDPOINTS as u32 + 1).to_le_bytes());
-        too_many.extend(vec![0; 16 * (MOST_ENDPOINTS + 1) + 12]);
+        too_many.extend(vec![0; 16 * (MOST_ENDPOINTS + 1) + 4]);
         assert_eq!(Message::decode(&too_many), Err(Malformed::Length));
     }
 
@@ -343,7 +335,7 @@ mod tests {
         let mut sent = message(2);
         sent.draining = vec![EndpointKey(3); 2];
         let bytes = sent.encode();
-        let rows = message(0).encode().len() - 20;
+        let rows = message(0).encode().len() - 12;
         assert_eq!(bytes[rows..rows + 4], 2u32.to_le_bytes());
         let draining = rows + 4 + 2 * 32;
         assert_eq!(bytes[draining..draining + 4], 2u32.to_le_bytes());

@@ -154,11 +154,11 @@ impl Origins {
     }
 
     /// Queues of the other replicas at which requests wait, always in the same order.
-    pub(super) fn queues(&self) -> Vec<(u128, QueueState)> {
+    pub(super) fn queues(&self) -> Vec<QueueState> {
         let mut waits: Vec<_> =
             self.known.iter().filter(|(_, known)| !known.queue.waiting.is_empty()).collect();
         waits.sort_unstable_by_key(|(origin, _)| **origin);
-        waits.into_iter().map(|(origin, known)| (origin.0, known.queue.clone())).collect()
+        waits.into_iter().map(|(_, known)| known.queue.clone()).collect()
     }
 
     /// Tokens that flows got at each of the other replicas, and the time since it was heard, if that is others than at
@@ -261,7 +261,7 @@ mod tests {
                 .map(|(key, requests)| (EndpointKey(*key), counts(*requests)))
                 .collect(),
             draining: Vec::new(),
-            queue: QueueState { waiting: vec![(0, sequence as u32)], dispatched: 3 },
+            queue: QueueState { waiting: vec![(0, sequence as u32)] },
             service: None,
         }
     }
@@ -325,12 +325,7 @@ mod tests {
     fn queues_of_replicas_that_speak_are_known() {
         let (mut origins, now) = origins();
         let waits = |origins: &Origins| -> Vec<u32> {
-            origins
-                .queues()
-                .iter()
-                .flat_map(|(_, queue)| &queue.waiting)
-                .map(|(_, requests)| *requests)
-                .collect()
+            origins.queues().iter().flat_map(|queue| &queue.waiting).map(|(_, requests)| *requests).collect()
         };
         origins.take(message(2, 7, &[]), now + TTL / 2);
         origins.take(message(1, 5, &[]), now);

@@ -7,8 +7,6 @@ use std::time::Duration;
 pub struct QueueState {
     /// Requests by priority, the highest first. Priorities at which none waits are left out.
     pub waiting: Vec<(i32, u32)>,
-    /// Requests that were let go since the start; 0 where none waits.
-    pub dispatched: u64,
 }
 
 /// Tokens that a flow got at a replica, as far as they aren't forgotten.
@@ -27,8 +25,8 @@ pub trait SharedQueue: Send + Sync {
     /// Requests that wait at this replica now.
     fn state(&self) -> QueueState;
 
-    /// Takes what waits at other replicas, each under a number of its own, in place of what was reported before.
-    fn report_others(&self, others: &[(u128, QueueState)]);
+    /// Takes what waits at the other replicas, in place of what was reported before.
+    fn report_others(&self, others: &[QueueState]);
 
     /// Number that rises whenever a flow gets something that is remembered.
     fn charged(&self) -> u64;

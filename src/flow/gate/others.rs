@@ -14,20 +14,17 @@ impl SharedQueue for Gate {
             return QueueState::default();
         }
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.queue.state()
+        let waits = inner.queue.bands().filter(|band| band.waiting.requests > 0);
+        let count = |requests| u32::try_from(requests).unwrap_or(u32::MAX);
+        QueueState { waiting: waits.map(|band| (band.priority, count(band.waiting.requests))).collect() }
     }
 
-    fn report_others(&self, others: &[(u128, QueueState)]) {
-        let counts =
-            others.iter().flat_map(|(_, queue)| &queue.waiting).map(|(_, requests)| u64::from(*requests));
+    fn report_others(&self, others: &[QueueState]) {
+        let counts = others.iter().flat_map(|queue| &queue.waiting).map(|(_, requests)| u64::from(*requests));
         let waiting = counts.fold(0, u64::saturating_add);
         if self.waiting_elsewhere.swap(waiting, Relaxed) == 0 && waiting > 0 {
             self.demanded.send_replace(());
         }
-        self.during(|inner, now, wakeups| {
-            inner.queue.report_others(now, others);
-            self.run(inner, now, None, wakeups);
-        });
     }
 
     fn charged(&self) -> u64 {

@@ -8,9 +8,6 @@ use crate::schedule::Level;
 /// Distance from a ceiling that counts as none: sums of shares are not exact.
 pub(super) const EPSILON: f64 = 1e-9;
 
-/// Part of a request that is no further one: quotients are not exact.
-const REST: f64 = 1e-6;
-
 /// Load of the pool, and what one more request adds to it. A pool whose endpoints have
 /// roles has a level for each stage, and the fullest counts.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,20 +30,6 @@ impl Capacity {
             .reduce(f64::max)
             .unwrap_or(1.0)
     }
-
-    /// Requests that fit up to a ceiling, with so much more under way. Infinite where the detector doesn't say what
-    /// one takes.
-    pub fn room(&self, more: Count, ceiling: f64) -> f64 {
-        let room = |level: &Level| {
-            let saturation = level.with(more.requests, more.bytes);
-            if saturation + EPSILON < ceiling {
-                ((ceiling - saturation) / level.per_request - REST).ceil()
-            } else {
-                0.0
-            }
-        };
-        self.levels.iter().map(room).reduce(f64::min).unwrap_or(0.0)
-    }
 }
 
 #[cfg(test)]
@@ -62,12 +45,6 @@ mod tests {
         assert_eq!(at(2, 0), 0.7, "the first stage fills faster");
         assert_eq!(at(1, 500), 1.1, "bytes count where they are more");
         assert_eq!(Capacity::default().saturation(Count::default()), 1.0);
-        let room = |requests, ceiling| pool.room(Count { requests, bytes: 0 }, ceiling);
-        assert_eq!((room(0, 1.0), room(2, 1.0), room(4, 1.0), room(5, 1.0)), (5.0, 3.0, 1.0, 0.0));
-        assert_eq!((room(0, 0.85), room(0, 0.6)), (4.0, 0.0), "the last one may go beyond the ceiling");
-        assert_eq!(Capacity::default().room(Count::default(), 1.0), 0.0);
-        let unknown = Capacity::new([level(0.5, 0.0, 0.0)]);
-        assert_eq!(unknown.room(Count::default(), 1.0), f64::INFINITY);
         let nan = Capacity::new([level(f64::NAN, 0.0, 0.0), level(0.1, 0.0, 0.0)]);
         assert_eq!(nan.saturation(Count::default()), f64::INFINITY);
     }

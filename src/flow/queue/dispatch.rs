@@ -32,18 +32,14 @@ impl Queue {
 
     fn let_go(&mut self, now: Nanos, capacity: &Capacity, actions: &mut Vec<Action>) {
         self.soft_opens = NEVER;
-        self.shares.rest();
         if self.waiting.requests == 0 || !self.recovery.is_open(now) {
             return;
         }
-        self.begin_share(now, capacity);
         loop {
             let saturation = capacity.saturation(self.granted);
             match self.next_band(now, saturation) {
                 Next::From(rank) => {
-                    // A closed queue won't be asked again.
-                    let may_go = self.is_closed || self.shares.take();
-                    if !may_go || !self.grant(now, rank, actions) {
+                    if !self.grant(now, rank, actions) {
                         break;
                     }
                 }
@@ -96,7 +92,6 @@ impl Queue {
         self.waiting -= count;
         self.granted += count;
         self.in_flight += 1;
-        self.shares.count();
         let spread = self.recovery.is_of_crowd(held.since);
         actions.push(Action::Dispatch { ticket, spread });
         true

@@ -11,7 +11,7 @@
 //! many as the pool has room for: from the highest band down, each up to its ceiling; within
 //! a band by its fairness policy, within a flow by its ordering policy. A band that has
 //! reached its ceiling blocks those below it. What was let go counts as granted until it
-//! shows in the pool's own numbers. Where requests wait at other replicas, too, each takes its share of the room.
+//! shows in the pool's own numbers.
 //!
 //! Every request that was taken in has one end: it is dispatched, refused, or taken back.
 
@@ -30,7 +30,6 @@ mod rank;
 mod recovery;
 mod replicas;
 mod requests;
-mod room;
 mod service;
 mod shed;
 mod time;
@@ -48,7 +47,6 @@ use expiry::Expiry;
 use rank::Rank;
 use recovery::Recovery;
 use requests::{Held, Requests, Stage};
-use room::Shares;
 
 pub use arrival::Arrival;
 pub use capacity::Capacity;
@@ -114,7 +112,6 @@ pub struct Queue {
     charged: u64,
     expiry: Expiry,
     recovery: Recovery,
-    shares: Shares,
     evictions: Option<Evictions>,
     sequence: u64,
     /// The tick in which a soft ceiling last let a request through, plus one.
@@ -141,7 +138,6 @@ impl Queue {
             charged: 0,
             expiry: Expiry::new(rules.no_endpoint_ttl.map_or(NEVER, nanos)),
             recovery: Recovery::default(),
-            shares: Shares::new(rand::random()),
             evictions: rules.evicts.then(|| Evictions::new(grace)),
             sequence: 0,
             soft_tick: 0,
@@ -290,9 +286,8 @@ impl Queue {
         let settled = if somebody_waits && self.recovery.until > now { self.recovery.until } else { NEVER };
         // Whoever it would have opened for may be gone.
         let soft_opens = if somebody_waits { self.soft_opens } else { NEVER };
-        let shares = self.shares.next().filter(|_| somebody_waits).unwrap_or(NEVER);
         let evictions = self.evictions.as_ref().map_or(NEVER, |evictions| evictions.next(now));
-        [shares, self.expiry.next(), settled, soft_opens, evictions, self.bands.next_sweep()]
+        [self.expiry.next(), settled, soft_opens, evictions, self.bands.next_sweep()]
             .into_iter()
             .fold(NEVER, Nanos::min)
     }

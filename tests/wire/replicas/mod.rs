@@ -29,13 +29,6 @@ plugins: [{type: active-request-scorer}]
 schedulingProfiles: [{name: default, plugins: [{pluginRef: active-request-scorer}]}]
 ";
 
-/// Lets two requests at a time run at each endpoint; others wait.
-const TWO_PER_POD: &str = "--config-text=
-plugins: [{type: concurrency-detector, parameters: {maxConcurrency: 2}}]
-featureGates: [flowControl]
-flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
-";
-
 /// Waits until something is so.
 async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -101,17 +94,6 @@ impl Replica {
         eventually(&format!("{others:?} of others"), async || self.others() == others).await;
     }
 
-    /// Waits until so many requests wait.
-    async fn waits(&self, requests: usize) {
-        let waits = async || {
-            let page = Picker::get(self.metrics, "/metrics");
-            let mut sizes =
-                page.lines().filter(|line| line.starts_with("llm_d_epp_flow_control_queue_size{"));
-            sizes.any(|line| line.ends_with(&format!(" {requests}")))
-        };
-        eventually("requests that wait", waits).await;
-    }
-
     fn metric(&self, series: &str) -> f64 {
         Picker::metric_of(self.metrics, series).unwrap_or(0.0)
     }
@@ -166,62 +148,27 @@ async fn burst_counts_at_the_other_replicas_until_it_ends() {
 #[tokio::test]
 async fn request_waits_for_room_that_another_replica_has_taken() {
     let Some(redis) = Redis::start(&[]).await else { return };
+    let config = "--config-text=
+plugins: [{type: concurrency-detector, parameters: {maxConcurrency: 2}}]
+featureGates: [flowControl]
+flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
+";
     let store = redis.flag();
-    let flags = [TWO_PER_POD, &store];
-    let (a, b) = (Replica::start(&flags).await, Replica::start(&flags).await);
+    let (a, b) = (Replica::start(&[config, &store]).await, Replica::start(&[config, &store]).await);
     let mut held = a.hold(2, PODS[0]).await;
     held.extend(a.hold(2, PODS[1]).await);
     b.knows([2, 2]).await;
     let mut stream = Connection::to(b.usher.address).await.stream().await;
     stream.send(headers(&[(":path", "/v1/completions")], false));
     stream.send(body(PROMPT, true));
-    b.waits(1).await;
+    let waits = async || {
+        let page = Picker::get(b.metrics, "/metrics");
+        page.lines()
+            .any(|line| line.starts_with("llm_d_epp_flow_control_queue_size{") && line.ends_with(" 1"))
+    };
+    eventually("a request that waits", waits).await;
     held.pop();
     assert_eq!(stream.request_headers().await.destination(), PODS[1]);
-}
-
-/// Keeps so many requests waiting at a replica; tells which has its endpoint, under this name.
-async fn wait_for_room(replica: &Replica, requests: usize, name: &'static str, told: &Gone) {
-    for _ in 0..requests {
-        let (address, told) = (replica.usher.address, told.clone());
-        tokio::spawn(async move {
-            let mut stream = Connection::to(address).await.stream().await;
-            stream.send(headers(&[(":path", "/v1/completions")], false));
-            stream.send(body(PROMPT, true));
-            stream.request_headers().await;
-            let _ = told.send((name, stream));
-        });
-    }
-}
-
-type Gone = tokio::sync::mpsc::UnboundedSender<(&'static str, Stream)>;
-
-#[tokio::test]
-async fn replica_without_requests_in_flight_gets_its_share_of_the_room() {
-    let Some(redis) = Redis::start(&[]).await else { return };
-    let store = redis.flag();
-    let flags = [TWO_PER_POD, &store];
-    let (a, b) = (Replica::start(&flags).await, Replica::start(&flags).await);
-    let mut held = a.hold(2, PODS[0]).await;
-    held.extend(a.hold(2, PODS[1]).await);
-    b.knows([2, 2]).await;
-    let (told, mut gone) = tokio::sync::mpsc::unbounded_channel();
-    for (replica, name) in [(&a, "a"), (&b, "b")] {
-        wait_for_room(replica, 5, name, &told).await;
-        replica.waits(5).await;
-    }
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        // All room is freed at the first, which hears of it first.
-        held.remove(0);
-        let (name, stream) = gone.recv().await.unwrap();
-        if name == "b" {
-            return;
-        }
-        held.push(stream);
-        wait_for_room(&a, 1, "a", &told).await;
-        assert!(Instant::now() < deadline, "only requests of the first go");
-    }
 }
 
 #[tokio::test]

@@ -4,7 +4,6 @@ mod dispatching;
 mod evicting;
 mod expiring;
 mod model;
-mod replicas;
 mod shares;
 
 use std::collections::HashMap;
