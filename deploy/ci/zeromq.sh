@@ -25,7 +25,11 @@ fi
 
 dir=${1:-$(cd "$(dirname "$0")/../.." && pwd)/.demo}
 venv=$dir/pyzmq-$pyzmq-msgpack-$msgpack
-if [ -x "$venv/bin/python" ]; then
+# An environment is of one version of Python, which may be gone.
+is_whole() {
+    "$venv/bin/python" -c 'import zmq, msgpack' 2>/dev/null
+}
+if is_whole; then
     echo "$venv/bin/python"
     exit 0
 fi
@@ -45,5 +49,6 @@ python3 -m venv "$fresh/venv" >"$log" 2>&1 ||
 "$fresh/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --retries 2 --timeout 20 \
     --no-deps --only-binary :all: "pyzmq==$pyzmq" "msgpack==$msgpack" >>"$log" 2>&1 ||
     fail "pip could not install pyzmq $pyzmq and msgpack $msgpack: check the network, or set USHER_PYZMQ; details in $log"
-mv -T "$fresh/venv" "$venv" 2>>"$log" || [ -x "$venv/bin/python" ] || fail "can't move it to $venv; details in $log"
+is_whole || rm -rf "$venv"
+mv -T "$fresh/venv" "$venv" 2>>"$log" || is_whole || fail "can't move it to $venv; details in $log"
 echo "$venv/bin/python"

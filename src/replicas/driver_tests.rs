@@ -228,7 +228,7 @@ async fn requests_that_wait_at_one_replica_are_known_to_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn service_of_flows_is_known_to_the_other_replica_until_one_is_silent() {
+async fn service_of_flows_is_known_to_the_other_replica() {
     let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
     let mut now = Instant::now();
     a.tell(&mut b, now);
@@ -241,7 +241,7 @@ async fn service_of_flows_is_known_to_the_other_replica_until_one_is_silent() {
     assert_eq!(*b.queue.service_of_others.lock().unwrap(), [(SERVICE_INTERVAL, service)]);
     assert!(b.queue.service().is_empty(), "what it hears of others is not told on");
     b.driver.tick(now + TTL);
-    assert_eq!(*b.queue.service_of_others.lock().unwrap(), []);
+    assert!(!b.queue.service_of_others.lock().unwrap().is_empty(), "flows got it, whoever is gone");
 }
 
 #[tokio::test(start_paused = true)]

@@ -42,7 +42,7 @@ struct Known {
     draining: Vec<EndpointKey>,
     /// Requests that wait there; none as well.
     queue: QueueState,
-    /// Tokens that flows got there, and when that was heard; none as well.
+    /// Tokens that flows got there, and when that was heard. They got them also from a replica that is gone.
     service: (Instant, Vec<FlowService>),
 }
 
@@ -125,17 +125,16 @@ impl Origins {
     pub(super) fn expire(&mut self, now: Instant) {
         let is_silent = |known: &Known| now.saturating_duration_since(known.heard) >= self.ttl;
         let silent = self.known.values_mut().filter(|known| is_silent(known));
-        let mut has_service = false;
         let forget = |known: &mut Known| {
-            has_service |= !std::mem::take(&mut known.service.1).is_empty();
             known.draining.clear();
             known.queue = QueueState::default();
             std::mem::take(&mut known.endpoints)
         };
         let gone: Vec<_> = silent.map(forget).collect();
-        self.has_service |= has_service;
         gone.iter().for_each(|endpoints| self.subtract(endpoints, None));
+        let remembered = self.known.len();
         self.known.retain(|_, known| now.saturating_duration_since(known.heard) < REMEMBERED);
+        self.has_service |= self.known.len() < remembered;
     }
 
     /// Endpoints whose sums changed since the last call; some may stand there twice.
@@ -190,6 +189,7 @@ impl Origins {
         if now.saturating_duration_since(known.heard) < self.ttl {
             return false;
         }
+        self.has_service = true;
         self.known.remove(&origin).is_some()
     }
 
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn service_of_flows_holds_until_other_is_heard_or_the_replica_is_silent() {
+    fn service_of_flows_holds_until_other_is_heard_or_the_replica_is_forgotten() {
         let (mut origins, now) = origins();
         let says = |sequence: u64, tokens: u32| {
             let service = vec![FlowService { priority: 0, flow: 7, tokens }];
@@ -356,7 +356,9 @@ mod tests {
         origins.take(says(3, 6), later);
         assert_eq!(tokens(&mut origins, later), Some(vec![(Duration::ZERO, 6)]));
         origins.expire(later + TTL);
-        assert_eq!(tokens(&mut origins, later + TTL), Some(Vec::new()));
+        assert_eq!(tokens(&mut origins, later + TTL), None, "flows got it all the same");
+        origins.expire(later + REMEMBERED);
+        assert_eq!(tokens(&mut origins, later + REMEMBERED), Some(Vec::new()));
     }
 
     #[test]

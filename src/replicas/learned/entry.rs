@@ -171,11 +171,13 @@ impl Draft {
         (self.bytes > 0).then(|| hash.digest())
     }
 
-    /// Entries of the snapshot with this number, written by this origin at this time of its clock.
+    /// Entries of the snapshot with this number, written by this origin at this time of its clock. The most useful records
+    /// come last: a start reads from the end, and a full stream drops its beginning.
     pub(super) fn entries(self, origin: u128, number: u64, written_ms: u64) -> impl Iterator<Item = Vec<u8>> {
         let parts = self.parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
         let count = u16::try_from(parts.len()).unwrap_or(u16::MAX);
-        (0..count).zip(parts).map(move |(part, body)| {
+        let numbered: Vec<_> = (0..count).zip(parts).collect();
+        numbered.into_iter().rev().map(move |(part, body)| {
             let mut entry = Vec::with_capacity(HEAD + body.len());
             entry.push(VERSION);
             entry.extend([0; CHECKED_FROM - 1]);

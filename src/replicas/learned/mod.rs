@@ -271,6 +271,8 @@ impl LearnedExchange {
             id = reply.text().and_then(entries::id).unwrap_or(id);
             self.metrics.sent(entry.len());
         }
+        // Whatever the rest comes to: what is in the stream isn't written again.
+        self.written = Some((hash, Instant::now()));
         // Of another stream than what was read, as ids grow.
         if self.last.is_some_and(|last| id <= last) {
             self.last = Some(id);
@@ -278,7 +280,6 @@ impl LearnedExchange {
         let oldest = EntryId { ms: id.ms.saturating_sub(KEPT_MS), seq: 0 }.to_string();
         self.ask(connection, &[b"XTRIM", self.key.as_bytes(), b"MINID", oldest.as_bytes()]).await?;
         self.ask(connection, &[b"EXPIRE", self.key.as_bytes(), EXPIRY.as_bytes()]).await?;
-        self.written = Some((hash, Instant::now()));
         Ok(())
     }
 

@@ -2,8 +2,9 @@
 //! responses by model and flow.
 //!
 //! Backlogs, arrivals and the accuracy of predictions are of one replica alone. Of each part, the one that was learned from more
-//! samples counts, up to as many as are enough, and then the newer ([`knows_better`](crate::record::knows_better)): estimates of several
-//! replicas are not averaged, as each has seen the others' load, and so they hardly differ. A restarted engine keeps what its group has
+//! samples counts, up to as many as are enough, and then the one that is there, at a start what was written last
+//! ([`knows_better`](crate::record::knows_better)): estimates of several replicas are not averaged, as each has seen the others' load, and
+//! so they hardly differ. A restarted engine keeps what its group has
 //! learned, as it does here.
 
 use std::sync::Arc;

@@ -11,6 +11,11 @@ use usher_core::endpoints::Snapshot;
 use usher_core::metrics::register;
 use usher_plugin::{Learned, Persistent};
 
+/// Time by which a session that replicas hand on has to expire later than where it is known, in milliseconds. It takes up to
+/// 12 s to be handed on, and clocks differ: without this, each replica would take the other's copy of an idle session for
+/// a later use, for ever.
+const HANDED_ON_MS: u64 = 15_000;
+
 /// Sessions bound to an endpoint, by the plugin's name. Outlives a configuration.
 ///
 /// A session is kept as a hash of its name, 128 bits of SHA-256: names come from clients, so their length has no bound and
@@ -122,8 +127,8 @@ impl Bindings {
         latest.filter_map(bound).collect()
     }
 
-    /// Binds sessions that others bound, where theirs expires later than one that is bound here, and there is room. Returns
-    /// the number of those.
+    /// Binds sessions that others bound, where theirs expires clearly later than one that is bound here, and there is room.
+    /// Returns the number of those.
     pub(super) fn adopt(&self, sessions: &[(Place, Arc<str>)], now_ms: u64) -> u64 {
         let longest_ms = now_ms.saturating_add(self.longest_ms.load(Relaxed));
         let mut table = self.lock();
@@ -134,7 +139,7 @@ impl Bindings {
             let expires_ms = longest_ms.min(*expires_ms);
             let known = table.bound.get(key).map(|bound| bound.expires_ms);
             let has_room = known.is_some() || table.bound.len() < self.capacity;
-            if expires_ms <= known.unwrap_or(now_ms) || !has_room {
+            if expires_ms <= known.map_or(now_ms, |known| known.saturating_add(HANDED_ON_MS)) || !has_room {
                 continue;
             }
             if let Some(known) = known {

@@ -198,22 +198,42 @@ mod tests {
     #[test]
     fn binding_that_expires_later_wins_in_any_order() {
         let pods = pool(&["a", "b"]);
-        let written = [(0, 1000), (1, 2000)].map(|(pod, now_ms)| {
+        let written = [(0, 1000), (1, 21_000)].map(|(pod, now_ms)| {
             let writer = bindings(100);
             writer.bind("s", None, &identity(&pods, pod), now_ms, 60_000);
             records(&writer, &pods).concat()
         });
-        let cx = Import::new(&pods, 3000, 3000, 0);
+        let cx = Import::new(&pods, 22_000, 22_000, 0);
         for order in [[0, 1], [1, 0]] {
             let reader = bindings(100);
             for number in order {
                 reader.import(&written[number], &cx).unwrap();
             }
-            assert_eq!(reader.get("s", 3000), Some(identity(&pods, 1)), "{order:?}");
+            assert_eq!(reader.get("s", 22_000), Some(identity(&pods, 1)), "{order:?}");
         }
         let reader = bindings(100);
-        reader.bind("s", None, &identity(&pods, 0), 2500, 60_000);
+        reader.bind("s", None, &identity(&pods, 0), 21_500, 60_000);
         assert_eq!(reader.import(&written[1], &cx), Ok(0), "it was used here since");
+    }
+
+    #[test]
+    fn idle_sessions_expire_however_often_replicas_hand_them_on() {
+        let pods = pool(&["a"]);
+        let [one, other] = [0; 2].map(|_| bindings(100));
+        one.bind("s", None, &identity(&pods, 0), 1000, 60_000);
+        let mut taken = 0;
+        // Every copy seems as new as it can: no time passed on its way, and the reader's clock is 2 s ahead.
+        for turn in 1..12 {
+            let now_ms = 1000 + turn * 10_000;
+            for (writer, reader) in [(&one, &other), (&other, &one)] {
+                for record in records(writer, &pods) {
+                    taken += reader.import(&record, &Import::new(&pods, now_ms, now_ms - 2000, 0)).unwrap();
+                }
+            }
+        }
+        // Once by the other, and once more by the one where it expires first.
+        assert!(taken <= 2, "{taken}");
+        assert_eq!((one.get("s", 81_000), other.get("s", 81_000)), (None, None));
     }
 
     #[test]

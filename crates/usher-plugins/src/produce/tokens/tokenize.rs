@@ -45,6 +45,11 @@ impl Tokenize {
         if BEYOND.iter().any(|name| members.get(name).is_some_and(|value| value.get() != "null")) {
             return None;
         }
+        // Some engines leave these tools out of the prompt; the call doesn't know.
+        let is = |name, value: &str| members.get(name).is_some_and(|found| found.get() == value);
+        if is("tool_choice", r#""none""#) && !is("tools", "null") && members.contains_key("tools") {
+            return None;
+        }
         let (taken, prompts) = match api {
             Api::ChatCompletions => (OF_CHAT, vec![None]),
             _ => {

@@ -62,7 +62,8 @@ pub(super) fn apply(server: &mut Server, constants: &Constants, slower: f64, con
     match &mut engine.model {
         EngineModel::Linear => {
             let step = Duration::try_from_secs_f64(step / 1e3).unwrap_or(Duration::ZERO);
-            engine.prefill_tokens_per_second = rate;
+            // 0 is free.
+            engine.prefill_tokens_per_second = if constants.prefill_rate == 0.0 { 0.0 } else { rate };
             engine.decode_step = step.min(Duration::from_secs(3600));
             engine.batch_factor = constants.batch_factor.clamp(0.0, 1000.0);
         }
@@ -131,6 +132,15 @@ mod tests {
             assert!(near(now(&server).decode_step_ms, 40.0), "{kind}");
             server.engine.validate().unwrap();
         }
+    }
+
+    #[test]
+    fn free_prefill_stays_free() {
+        let [mut server] = Server::equal(1, &EngineConfig::default()).try_into().ok().unwrap();
+        let free = Constants { prefill_rate: 0.0, decode_step_ms: 8.0, batch_factor: 0.01, delay_ms: 0.0 };
+        apply(&mut server, &free, 1.0, 900.0);
+        assert_eq!(server.engine.prefill_tokens_per_second, 0.0);
+        server.engine.validate().unwrap();
     }
 
     #[test]

@@ -81,12 +81,13 @@ pub fn fit(
     let all = Trial::of_all(&observed, servers, interconnect);
     // Whether a request fits into a cache depends on no constant.
     let fitting = all.as_ref().map(|trial| trial.errors(&given, &slower)).unwrap_or_default();
+    let those = if is_linear { "those of the flags" } else { "those that were drawn" };
     let unfitted = match observed.usable().count() {
         count if count < FEWEST => Some(format!(
-            "{count} streamed responses have measured times, and a fit needs {FEWEST}; the constants are those of the flags"
+            "{count} streamed responses have measured times, and a fit needs {FEWEST}; the constants are {those}"
         )),
         _ if fitting.refused * 2 > fitting.replayed => Some(format!(
-            "the engines refuse {} of {} recorded picks, as larger than the KV caches that the endpoints reported, or than --num-blocks; the constants are those of the flags",
+            "the engines refuse {} of {} recorded picks, as larger than the KV caches that the endpoints reported, or than --num-blocks; the constants are {those}",
             fitting.refused, fitting.replayed
         )),
         _ => None,
