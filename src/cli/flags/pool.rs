@@ -36,11 +36,11 @@ pub struct PoolFlags {
     #[arg(long, value_name = "GROUP")]
     pub pool_group: Option<String>,
 
-    /// Pick from the pods with these labels, written as for `kubectl -l`, instead of --pool-name.
+    /// Pick from the pods with these labels. Written as for `kubectl -l`; instead of --pool-name.
     #[arg(long, value_name = "SELECTOR")]
     pub endpoint_selector: Option<String>,
 
-    /// Serving ports of the pods that --endpoint-selector matches, 1 to 8, separated by commas.
+    /// Serving ports of the selected pods. With --endpoint-selector; 1 to 8, separated by commas.
     #[arg(long, value_name = "PORTS", value_delimiter = ',', value_parser = parse_port)]
     pub endpoint_target_ports: Vec<Option<u16>>,
 

@@ -124,7 +124,7 @@ async fn a_flow_for_every_request_does_not_fill_the_page() {
     assert!(lines <= 1002, "{lines}");
     assert!(page.contains("fairness_id=\"other\""));
     // Told once, without a name, and every request is counted.
-    assert_eq!(log.count(&["WARN", "count as 'other'", "of=\"flow control\""]), 1, "{}", log.text());
+    assert_eq!(log.count(&["WARN", "count as 'other'", "label_kind=\"flow control\""]), 1, "{}", log.text());
     assert!(!log.text().contains("flow-"), "{}", log.text());
     settle().await;
     assert_eq!(pool.outcome("EvictedContextCancelled", 0), 3000.0);
@@ -237,7 +237,12 @@ async fn model_counted_as_other_gets_its_own_demand_later() {
     settle().await;
     let models = || pool.demand().waiting.into_iter().map(|of| of.model).collect::<Vec<_>>();
     assert_eq!(models(), ["other"]);
-    assert_eq!(log.count(&["WARN", "count as 'other'", "of=\"demand by model\""]), 1, "{}", log.text());
+    assert_eq!(
+        log.count(&["WARN", "count as 'other'", "label_kind=\"demand by model\""]),
+        1,
+        "{}",
+        log.text()
+    );
     // It goes on waiting while the others go: its series stays, and so does its gauge.
     sweep_idle(&pool).await;
     let later = pool.send(urgent(1));
