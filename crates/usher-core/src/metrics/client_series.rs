@@ -367,7 +367,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn tables_share_a_room() {
         const LINES: usize = 10;
-        let room = SeriesRoom::new(64 << 10);
+        let room = SeriesRoom::new(256 << 10);
         let most = room.lines() / LINES;
         let [one, other] = [0; 2].map(|_| ClientSeries::new(MAX_LABEL_VALUES).within(&room, LINES));
         let (gone, now) = (RefCell::default(), Instant::now);
