@@ -214,7 +214,8 @@ mod tests {
     fn entries_are_read_as_they_were_written() {
         let draft = draft(&[("a", &[b"one", b"", b"three"]), ("none", &[]), ("b", &[b"four"])]);
         let entries: Vec<_> = draft.entries(7, 8, 9).collect();
-        let read: Vec<_> = entries.iter().map(|entry| Entry::parse(entry).unwrap()).collect();
+        // The first is the last.
+        let read: Vec<_> = entries.iter().rev().map(|entry| Entry::parse(entry).unwrap()).collect();
         let records = |entry: &Entry<'_>| entry.records().map(<[u8]>::to_vec).collect::<Vec<_>>();
         assert_eq!(read.len(), 2);
         assert_eq!(records(&read[0]), [&b"one"[..], b"", b"three"]);

@@ -234,7 +234,7 @@ seconds  load/s  waiting  servers  starting  desired  why
    20.1      57        0        3         0        2  Metric
 
 Metric   A metric asks for another size of the group.
-UpLimit  More pods than may be added in the period.
+UpLimit  Scale-up capped by its limit per period.
 
 => 1 of 2 requests failed: as many servers as the load
    needed came, 3 at most, and all of them left.
