@@ -322,7 +322,7 @@ fn large_pool_record_keeps_picks_and_best_candidates() {
         assert_eq!(*record.name(row), endpoint.names());
     }
     let shown: Vec<u32> = profile.scored.iter().map(|row| at(*row)).collect();
-    assert_eq!(shown, [&picks[..1], &best[..12]].concat());
+    assert_eq!(shown, [&picks[..1], &best[..8]].concat());
     assert_eq!((profile.runner_up.map(at), profile.survivors), (Some(best[0]), 90));
     for (place, position) in shown.into_iter().enumerate() {
         let scores: Vec<f32> = profile.scores(place).collect();

@@ -9,7 +9,7 @@ use usher_plugin::LatencyEstimate;
 pub const DETAILED: usize = 48;
 
 /// Candidates of a large pool that each profile adds to a record: the best by their totals.
-const BEST: usize = 12;
+const BEST: usize = 8;
 
 /// Totals of which the highest is known while the best are looked for: about the root of a large pool's number.
 const TOGETHER: usize = 32;
