@@ -107,7 +107,7 @@ impl DomainCounts {
     }
 
     /// Records the domains of pods that have passed their gate; `now` are the pods that were past it before.
-    /// Those beyond what a domain lacked replace pods of `closed` ones.
+    /// Pods beyond a domain's shortfall replace pods of `closed` domains.
     pub(super) fn passed(&mut self, now: &Self, opened: &[Option<Placement>], closed: &BTreeSet<Placement>) {
         let mut there = now.clone();
         for place in opened.iter().flatten() {

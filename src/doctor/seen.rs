@@ -164,7 +164,7 @@ pub struct PickerPage {
 pub struct StateStore {
     /// It is connected now.
     pub is_connected: bool,
-    /// It doesn't share prefixes now, though it should.
+    /// `true` if prefixes should be shared and aren't.
     pub lacks_prefixes: bool,
     /// Connections that failed or ended since the picker's start, by reason.
     pub failures: BTreeMap<String, u64>,

@@ -4,7 +4,7 @@ use usher_core::endpoints::Snapshot;
 
 /// Learned state that a replica hands on through the state store, for [`Persistent::learned`](super::Persistent::learned).
 ///
-/// It is written as records, each of which can be read without the others: of many, some may be lost. Nothing in them should
+/// Records are read one by one, as some of many may be lost. Nothing in them should
 /// name a client, and [`import`](Self::import) has to expect any bytes. Neither method is called by a request; locks that
 /// requests take have to be short.
 pub trait Learned: Send + Sync {

@@ -1,4 +1,4 @@
-//! What plugins learned, handed on through a stream of the store: to replicas that start, and to those that run.
+//! Learned state of plugins, handed on through a stream of the store to replicas that start or run.
 //!
 //! Every replica writes all of it now and then as a snapshot of its own. At the start the newest snapshots of all are
 //! read; later the new ones, so that sessions which a gateway sends elsewhere keep their endpoint. What of it counts is the

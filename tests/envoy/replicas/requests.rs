@@ -114,7 +114,7 @@ impl Held {
         Self(held)
     }
 
-    /// Those that have not ended.
+    /// Number of requests that have not ended.
     pub(super) fn left(&mut self) -> usize {
         while self.0.try_join_next().is_some() {}
         self.0.len()

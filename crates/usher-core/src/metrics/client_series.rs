@@ -33,7 +33,7 @@ const OUT_AT_ONCE: usize = 32;
 type Hashed = BuildHasherDefault<ShortHasher>;
 
 /// The series of a family by their labels, so many at most, and no more than the room of all tables is for.
-/// Those that nobody used for five minutes make room for others; what still finds none counts as `other`.
+/// Series unused for five minutes make room for others; a key that finds no room counts as `other`.
 #[derive(Debug)]
 pub struct ClientSeries<K: Eq + Hash, S> {
     /// Most series, beside those of `other`.

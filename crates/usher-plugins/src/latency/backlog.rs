@@ -434,7 +434,7 @@ impl Backlog {
     }
 }
 
-/// What another process has learned of an endpoint.
+/// Times, slots and link of an endpoint as another process has learned them.
 #[derive(Debug)]
 pub(super) struct LearnedEndpoint {
     first: Factor,

@@ -110,7 +110,7 @@ struct Inner {
     per_output: Fit<3>,
 }
 
-/// What another process learned of a group.
+/// Times of a group as another process has learned them.
 #[derive(Debug)]
 pub(super) struct LearnedGroup {
     inner: Inner,

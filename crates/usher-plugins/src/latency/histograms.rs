@@ -70,7 +70,7 @@ impl Histograms {
         self.last.started
     }
 
-    /// What is known of the endpoint is of an engine that started then. The first page tells whether it is another.
+    /// Notes when the engine started of which the endpoint's times are known; the first page tells whether it still runs.
     pub(super) fn expect(&mut self, started: f64) {
         self.last.started.get_or_insert(started);
     }

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn new_engine_of_an_endpoint_starts_with_the_times_of_its_group() {
+    fn restarted_engine_starts_with_its_groups_times() {
         let (writer, reader, pods) = (model(), model(), pool(&["a", "a"]));
         let started = |started| {
             let times = EngineTimes { started: Some(started), ..EngineTimes::default() };

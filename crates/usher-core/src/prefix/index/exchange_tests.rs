@@ -127,7 +127,7 @@ fn blocks_in_use_are_exported_again() {
 }
 
 #[test]
-fn blocks_that_another_process_told_are_not_told_again_before_long() {
+fn blocks_published_by_others_are_not_republished_soon() {
     let here = pool(&["a"]);
     let a = &here.endpoints()[0];
     let index = index(1000);

@@ -226,7 +226,7 @@ fn lost_stream_is_published_again() {
 }
 
 #[test]
-fn cached_blocks_of_prompts_are_counted_by_who_told_of_them() {
+fn cached_blocks_are_counted_by_source() {
     let (pool, budget) = (pool(&["a", "b"]), Arc::default());
     let [mut first, mut second] = [1, 2].map(|number| Replica::new(number, &pool, &budget));
     let mut old = Replica::new(3, &pool, &budget);

@@ -85,7 +85,7 @@ fn fit_recovers_the_constants_of_the_engines() {
 }
 
 #[test]
-fn engines_of_other_models_are_fitted_from_constants_drawn_for_another_engine() {
+fn other_engine_models_are_fitted_from_another_seed() {
     for kind in [ModelKind::ChunkedPrefill, ModelKind::PrefillFirst] {
         let mut engine = EngineConfig::drawn(kind, 3);
         engine.slow_down(2.5);

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn chunked_prefill_has_as_many_attention_pairs_as_whole_prompts() {
+    fn chunks_have_the_attention_pairs_of_whole_prompts() {
         let mut step = Step::new(10_000);
         [(0, 3000), (3000, 3000), (6000, 2000)].iter().for_each(|(before, new)| step.prefill(*before, *new));
         let mut whole = Step::new(10_000);

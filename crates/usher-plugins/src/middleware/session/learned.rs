@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_sessions_expire_however_often_replicas_hand_them_on() {
+    fn idle_sessions_expire_despite_handovers() {
         let pods = pool(&["a"]);
         let [one, other] = [0; 2].map(|_| bindings(100));
         one.bind("s", None, &identity(&pods, 0), 1000, 60_000);

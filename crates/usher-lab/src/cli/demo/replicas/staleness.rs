@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_begin_when_the_owner_knows_and_end_when_each_other_does() {
+    fn staleness_lasts_from_the_owner_to_each_other_replica() {
         let ms = Duration::from_millis;
         let (mut own, mut others) = (First::new(3), First::new(3));
         others.see(ms(8), [false, false, true].into_iter());

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_at_the_ends_of_their_ranges_make_valid_engines() {
+    fn constants_at_range_ends_make_valid_engines() {
         let least =
             Constants { prefill_rate: 1.0, decode_step_ms: 10_000.0, batch_factor: 1.0, delay_ms: 0.0 };
         let most = Constants { prefill_rate: 1e7, decode_step_ms: 0.01, batch_factor: 0.0, delay_ms: 0.0 };
