@@ -3,7 +3,7 @@
 //! - `hash`: the block hashes of a prompt of 500 KB, beside one XXH3 over its bytes.
 //! - `find`: how much of a prompt 100 endpoints hold that are all full (31,250 blocks each).
 //! - `add`: a prompt of 2,048 blocks at a full endpoint, which evicts as many.
-//! - `book`: a prompt of 64 blocks of which eight are new, which other replicas are told or not.
+//! - `book`: a prompt of 64 blocks of which eight are new, published to other replicas or not.
 //!
 //! Others take longer and are asked for by name:
 //!
@@ -11,7 +11,7 @@
 //!   that add to the same index, that add to another one, or that only compute. How much less
 //!   the first get done is what adding costs those that look up; that of the second is the
 //!   memory that both want. Then look-ups of what engines hold, beside their events.
-//! - `cargo bench --bench prefix -- import`: bookings beside an import of what other replicas tell.
+//! - `cargo bench --bench prefix -- import`: bookings beside an import of what other replicas publish.
 //! - `cargo bench --bench prefix -- events`: engines' events that one thread applies.
 //! - `cargo bench --bench prefix -- ten-million`: 20 million blocks of engines into room for
 //!   10 million.

@@ -1,4 +1,4 @@
-//! Cost of telling other replicas, and of what they tell.
+//! Cost of publishing to other replicas, and of importing from them.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ const BLOCKS: u64 = 64;
 const NEW: u64 = 8;
 
 /// Bookings at a full endpoint, of prompts that begin alike.
-fn book(c: &mut Criterion, name: &str, news: usize) {
+fn book(c: &mut Criterion, name: &str, queue: usize) {
     let snapshot = pool(100);
     let index = populated(&snapshot);
-    index.keep_news(news);
+    index.keep_updates(queue);
     let mut group = c.benchmark_group("book");
     let mut number = 1u64 << 24;
     let endpoint = &snapshot.endpoints()[0];
@@ -30,7 +30,7 @@ fn book(c: &mut Criterion, name: &str, news: usize) {
             || {
                 number += 1;
                 if number.is_multiple_of(1000) {
-                    black_box(index.take_news(usize::MAX));
+                    black_box(index.take_updates(usize::MAX));
                 }
                 let new = (0..NEW).map(|block| mixed(number << 32 | block));
                 known.iter().copied().chain(new).collect::<Vec<u64>>()
@@ -42,13 +42,13 @@ fn book(c: &mut Criterion, name: &str, news: usize) {
     group.finish();
 }
 
-/// A booking of 64 blocks of which eight are new, that nobody is told of and that others are.
+/// A booking of 64 blocks of which eight are new, not published and published.
 pub fn bookings(c: &mut Criterion) {
-    book(c, "8 of 64 blocks new, told nobody", 0);
-    book(c, "8 of 64 blocks new, kept for others", 1 << 18);
+    book(c, "8 of 64 blocks new, not published", 0);
+    book(c, "8 of 64 blocks new, queued for others", 1 << 18);
 }
 
-/// Blocks that others tell, of ten endpoints, as a batch has them.
+/// Blocks that others publish, of ten endpoints, as a batch has them.
 fn batch(number: u64, snapshot: &Snapshot) -> Vec<(Arc<Endpoint>, Held)> {
     let endpoints = snapshot.endpoints().iter().cycle().skip(number as usize * 10 % 100).take(10);
     let held = |(at, endpoint): (u64, &Arc<Endpoint>)| {

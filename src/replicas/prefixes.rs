@@ -173,7 +173,7 @@ impl Prefixes {
             self.ask(connection, &[b"XRANGE", self.key.as_bytes(), b"-", b"+", b"COUNT", b"1"]).await?;
         let oldest = entries::of_range(reply).first().map(|(id, _)| *id);
         if self.position.is_lost(oldest) {
-            self.exchange.tell_all();
+            self.exchange.publish_all();
         }
         self.ask(connection, &[b"EXPIRE", self.key.as_bytes(), EXPIRY.as_bytes()]).await?;
         self.check_at_ms = now_ms + CHECK_MS;
@@ -209,7 +209,7 @@ impl Prefixes {
             self.pending = None;
             let id = reply.text().and_then(entries::id);
             if id.is_some_and(|id| self.position.told(id)) {
-                self.exchange.tell_all();
+                self.exchange.publish_all();
             }
             tokio::task::yield_now().await;
         }

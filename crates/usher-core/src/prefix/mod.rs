@@ -10,7 +10,7 @@
 //! An index and its adder belong together and outlive a configuration: whoever keeps state
 //! for its plugins keeps both, and hands the regular sweep to the adder, too.
 //!
-//! In [`share`] is what replicas tell each other of it.
+//! [`share`] publishes it to other replicas, and takes theirs.
 //!
 //! Beside it is an [`EngineIndex`] of what engines say they hold.
 //!
@@ -27,5 +27,5 @@ pub use hash::Blocks;
 pub(crate) use hash::chain;
 pub use index::{
     EndpointId, EngineIndex, EngineMatch, EngineStatus, Export, Held, Limits, Matched, OriginId, PrefixIndex,
-    Taken, TierWeights,
+    TierWeights, Updates,
 };

@@ -1,4 +1,4 @@
-//! Tests of what one index tells and another one takes.
+//! Tests of the blocks that one index exports and another one imports.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ fn pool(names: &[&str]) -> Arc<Snapshot> {
     store.snapshot()
 }
 
-fn index(news: usize) -> PrefixIndex {
+fn index(room: usize) -> PrefixIndex {
     let index = PrefixIndex::new(Limits::default());
-    index.keep_news(news);
+    index.keep_updates(room);
     index
 }
 
@@ -28,7 +28,7 @@ fn origin(number: u8) -> OriginId {
     OriginId([number; 16])
 }
 
-/// Blocks that are told, with their endpoints here.
+/// Published blocks, with their endpoints here.
 fn known(snapshot: &Snapshot, held: Vec<Held>) -> Vec<(Arc<Endpoint>, Held)> {
     let find = |held: Held| {
         let is_it = |endpoint: &&Arc<Endpoint>| EndpointId::of(endpoint) == held.endpoint;
@@ -37,7 +37,7 @@ fn known(snapshot: &Snapshot, held: Vec<Held>) -> Vec<(Arc<Endpoint>, Held)> {
     held.into_iter().map(find).collect()
 }
 
-fn told(endpoint: &Arc<Endpoint>, hashes: &[u64]) -> [(Arc<Endpoint>, Held); 1] {
+fn published(endpoint: &Arc<Endpoint>, hashes: &[u64]) -> [(Arc<Endpoint>, Held); 1] {
     let held = Held { endpoint: EndpointId::of(endpoint), capacity: 0, hashes: hashes.to_vec() };
     [(Arc::clone(endpoint), held)]
 }
@@ -65,20 +65,20 @@ fn exported_blocks_are_found_by_another_process() {
     let (from, to) = (index(100), index(0));
     from.add(&here.endpoints()[0], &[11, 12, 13], 10);
     from.add(&here.endpoints()[1], &[11, 22], 10);
-    let taken = from.take_news(usize::MAX);
+    let taken = from.take_updates(usize::MAX);
     assert_eq!(taken.dropped, 0);
     assert!(to.import(origin(1), &known(&there, taken.held), 1, MINUTE));
     assert_eq!(found(&to, &there, &[11, 12, 13]), [0, 1, 3]);
-    // What was there is not told again, and in the order in which it came.
+    // What was there is not published again, and in the order in which it came.
     from.add(&here.endpoints()[0], &[11, 12, 14], 10);
     from.add(&here.endpoints()[0], &[15], 12);
     let held = Held { endpoint: EndpointId::of(&here.endpoints()[0]), capacity: 12, hashes: vec![14, 15] };
-    assert_eq!(from.take_news(usize::MAX).held, [held]);
-    assert_eq!(from.take_news(usize::MAX), Taken::default());
-    // What others told is theirs to tell.
-    to.keep_news(100);
-    assert!(to.import(origin(1), &told(&there.endpoints()[0], &[7]), 1, MINUTE));
-    assert_eq!(to.news(), 0);
+    assert_eq!(from.take_updates(usize::MAX).held, [held]);
+    assert_eq!(from.take_updates(usize::MAX), Updates::default());
+    // Imported blocks are not published on.
+    to.keep_updates(100);
+    assert!(to.import(origin(1), &published(&there.endpoints()[0], &[7]), 1, MINUTE));
+    assert_eq!(to.pending_updates(), 0);
 }
 
 #[test]
@@ -89,16 +89,16 @@ fn full_change_queue_drops_the_oldest_blocks() {
     from.add(a, &[1, 2, 3], 10);
     from.add(b, &[4, 5], 10);
     from.add(a, &[6, 7], 10);
-    let hashes = |taken: &Taken| taken.held.iter().map(|held| held.hashes.clone()).collect::<Vec<_>>();
-    let first = from.take_news(3);
+    let hashes = |taken: &Updates| taken.held.iter().map(|held| held.hashes.clone()).collect::<Vec<_>>();
+    let first = from.take_updates(3);
     assert_eq!((first.dropped, hashes(&first)), (1, vec![vec![2, 3], vec![4]]));
-    let next = from.take_news(3);
+    let next = from.take_updates(3);
     assert_eq!((next.dropped, hashes(&next)), (0, vec![vec![5], vec![6, 7]]));
     from.add(a, &[8, 9], 10);
-    from.keep_news(0);
-    assert_eq!((from.take_news(3), from.news()), (Taken::default(), 0));
+    from.keep_updates(0);
+    assert_eq!((from.take_updates(3), from.pending_updates()), (Updates::default(), 0));
     from.add(a, &[10], 10);
-    assert_eq!(from.news(), 0);
+    assert_eq!(from.pending_updates(), 0);
 }
 
 #[test]
@@ -106,23 +106,23 @@ fn blocks_in_use_are_exported_again() {
     let here = pool(&["a"]);
     let a = &here.endpoints()[0];
     let from = index(1000);
-    let told = |hashes: std::ops::Range<u64>| {
+    let published = |hashes: std::ops::Range<u64>| {
         from.add(a, &hashes.collect::<Vec<u64>>(), 100);
-        from.take_news(100).held.iter().map(|held| held.hashes.len()).sum::<usize>()
+        from.take_updates(100).held.iter().map(|held| held.hashes.len()).sum::<usize>()
     };
-    assert_eq!(told(0..10), 10);
-    from.tell_again(None);
-    assert_eq!((told(0..4), told(0..4)), (4, 0), "all were new");
-    assert_eq!(told(20..23), 3);
-    from.tell_again(None);
-    assert_eq!(told(0..4), 0, "less than a quarter is new");
-    from.tell_again(Some(0));
-    assert_eq!(told(0..4), 4);
+    assert_eq!(published(0..10), 10);
+    from.republish(None);
+    assert_eq!((published(0..4), published(0..4)), (4, 0), "all were new");
+    assert_eq!(published(20..23), 3);
+    from.republish(None);
+    assert_eq!(published(0..4), 0, "less than a quarter is new");
+    from.republish(Some(0));
+    assert_eq!(published(0..4), 4);
     // Eight for 13 new ones, and no more.
-    from.tell_again(Some(0));
-    assert_eq!(told(4..10), 0);
-    from.tell_again(Some(2));
-    assert_eq!(told(4..10), 6, "a prompt is not cut");
+    from.republish(Some(0));
+    assert_eq!(published(4..10), 0);
+    from.republish(Some(2));
+    assert_eq!(published(4..10), 6, "a prompt is not cut");
     assert_eq!(from.entries(), 13);
 }
 
@@ -132,14 +132,14 @@ fn blocks_published_by_others_are_not_republished_soon() {
     let a = &here.endpoints()[0];
     let index = index(1000);
     index.add(a, &[7, 8], 100);
-    assert!(index.import(origin(1), &told(a, &[1, 2, 3]), 1, MINUTE));
-    index.take_news(100);
+    assert!(index.import(origin(1), &published(a, &[1, 2, 3]), 1, MINUTE));
+    index.take_updates(100);
     index.add(a, &[1, 2, 3, 4], 100);
-    assert_eq!(index.take_news(100).held[0].hashes, [4]);
-    index.tell_again(None);
-    assert!(index.import(origin(1), &told(a, &[1]), 1, MINUTE));
+    assert_eq!(index.take_updates(100).held[0].hashes, [4]);
+    index.republish(None);
+    assert!(index.import(origin(1), &published(a, &[1]), 1, MINUTE));
     index.add(a, &[1, 2], 100);
-    assert_eq!(index.take_news(100).held[0].hashes, [2], "the other has told the first since");
+    assert_eq!(index.take_updates(100).held[0].hashes, [2], "the other has published the first since");
     let mut export = index.export(100);
     assert_eq!(index.export_next(&mut export).unwrap().hashes.len(), 6, "it is known here all the same");
 }
@@ -150,8 +150,8 @@ fn export_has_what_this_process_added_and_is_still_held() {
     let from = index(0);
     from.add(&here.endpoints()[0], &[1, 2, 3, 4], 3);
     from.add(&here.endpoints()[1], &[5], 10);
-    assert!(from.import(origin(1), &told(&here.endpoints()[1], &[6]), 1, MINUTE));
-    assert!(from.import(origin(1), &told(&here.endpoints()[2], &[7]), 1, MINUTE));
+    assert!(from.import(origin(1), &published(&here.endpoints()[1], &[6]), 1, MINUTE));
+    assert!(from.import(origin(1), &published(&here.endpoints()[2], &[7]), 1, MINUTE));
     let all = |most| {
         let mut export = from.export(most);
         let mut all: Vec<_> = std::iter::from_fn(|| from.export_next(&mut export)).collect();
@@ -163,9 +163,9 @@ fn export_has_what_this_process_added_and_is_still_held() {
 }
 
 /// Sources of the blocks of an endpoint, the most recent first.
-fn tellers(index: &PrefixIndex, endpoint: &Endpoint) -> Vec<u16> {
+fn sources(index: &PrefixIndex, endpoint: &Endpoint) -> Vec<u16> {
     let holder = index.holders.get(endpoint.slot()).unwrap();
-    holder.lock().recent.recent_first().map(|(_, sources)| sources & !TOLD).collect()
+    holder.lock().recent.recent_first().map(|(_, sources)| sources & !PUBLISHED).collect()
 }
 
 #[test]
@@ -173,8 +173,8 @@ fn blocks_outlive_an_origin_that_stops_reporting() {
     let here = pool(&["a"]);
     let a = &here.endpoints()[0];
     let to = index(0);
-    to.import(origin(1), &told(a, &[1, 2, 3]), 0, MINUTE);
-    to.import(origin(2), &told(a, &[1, 2]), 30_000, MINUTE);
+    to.import(origin(1), &published(a, &[1, 2, 3]), 0, MINUTE);
+    to.import(origin(2), &published(a, &[1, 2]), 30_000, MINUTE);
     to.add(a, &[1], 10);
     // A report without blocks keeps the origin known.
     to.import(origin(1), &[], 50_000, MINUTE);
@@ -185,8 +185,8 @@ fn blocks_outlive_an_origin_that_stops_reporting() {
         assert_eq!(found(&to, &here, &[1, 2, 3]), [3]);
     }
     assert_eq!(known, [2, 1, 1, 0]);
-    assert_eq!(tellers(&to, a), [OWN, RESTORED, RESTORED]);
-    assert!(to.bytes() < bytes, "nothing says any more which of the others told of them");
+    assert_eq!(sources(&to, a), [OWN, RESTORED, RESTORED]);
+    assert!(to.bytes() < bytes, "the table of other sources is gone");
     super::tests::check(&to);
     // They are evicted like all others.
     to.add(a, &[5, 6, 7, 8, 9], 6);
@@ -198,14 +198,19 @@ fn origins_beyond_twelve_expire_together() {
     let here = pool(&["a"]);
     let a = &here.endpoints()[0];
     let to = index(0);
-    let of_none = || tellers(&to, a).iter().filter(|sources| **sources == RESTORED).count();
+    let of_none = || sources(&to, a).iter().filter(|sources| **sources == RESTORED).count();
     // A process that crashes every second: each of its lives is another origin.
     for life in 0..40 {
-        assert!(to.import(origin(life), &told(a, &[u64::from(life) + 1]), u64::from(life) * 1000, MINUTE));
+        assert!(to.import(
+            origin(life),
+            &published(a, &[u64::from(life) + 1]),
+            u64::from(life) * 1000,
+            MINUTE
+        ));
     }
     to.sweep(&here, 60_000 + 11_000);
     assert_eq!((of_none(), to.origins()), (12, 28), "twelve have expired");
-    assert!(to.import(origin(200), &told(a, &[200]), 71_000, MINUTE), "in a place of its own");
+    assert!(to.import(origin(200), &published(a, &[200]), 71_000, MINUTE), "in a place of its own");
     to.sweep(&here, 60_000 + 38_999);
     assert_eq!((of_none(), to.origins()), (12, 2), "one of the others still reports");
     to.sweep(&here, 60_000 + 39_000);
@@ -233,7 +238,7 @@ fn restored_blocks_are_oldest_and_evict_nothing() {
     assert!(restore(a, 100, &[1, 4]), "twice is as good as once");
     to.add(b, &[1], 10);
     assert_eq!(listed(&to, a), keys(&[1, 2, 3, 4]));
-    assert!(to.import(origin(1), &told(a, &[9, 4]), 1, MINUTE));
+    assert!(to.import(origin(1), &published(a, &[9, 4]), 1, MINUTE));
     assert!(!to.is_full(a));
     assert!(!restore(a, 100, &[5, 6, 7, 8]), "it holds eight, as the newest entry says");
     assert_eq!(listed(&to, a), keys(&[9, 4, 1, 2, 3, 5, 6, 7]));
@@ -255,8 +260,8 @@ fn long_imports_keep_the_order_of_a_prompt() {
     let a = &here.endpoints()[0];
     let (imported, restored, added) = (index(0), index(0), index(0));
     let prompt: Vec<u64> = (1..1000).collect();
-    assert!(imported.import(origin(1), &told(a, &prompt), 1, MINUTE));
-    assert!(restored.restore(a, &told(a, &prompt)[0].1));
+    assert!(imported.import(origin(1), &published(a, &prompt), 1, MINUTE));
+    assert!(restored.restore(a, &published(a, &prompt)[0].1));
     added.add(a, &prompt, 31_250);
     for index in [&imported, &restored, &added] {
         assert_eq!(listed(index, a), keys(&prompt));
@@ -275,12 +280,12 @@ fn change_log_stays_within_its_documented_memory() {
         for request in 0..3 * room as u64 {
             let hashes: Vec<u64> = (0..blocks).map(|block| 1 + request * blocks + block).collect();
             index.add(if request % 2 == 0 { one } else { other }, &hashes, 10_000);
-            let bytes = index.news.bytes();
+            let bytes = index.updates.bytes();
             assert!(bytes <= most * room, "{blocks} blocks: {bytes} bytes at {request}");
             if request * blocks > 4 * room as u64 {
                 break;
             }
         }
-        assert_eq!(index.news(), room);
+        assert_eq!(index.pending_updates(), room);
     }
 }

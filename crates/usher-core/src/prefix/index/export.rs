@@ -1,4 +1,4 @@
-//! Export of what this process learned and endpoints still hold.
+//! Export of the blocks that this process added and endpoints still hold.
 
 use super::held::{EndpointId, Held};
 use super::holders::Holders;

@@ -1,4 +1,4 @@
-//! Blocks of endpoints as processes tell them each other.
+//! Blocks of endpoints in the form in which processes publish them.
 
 use std::fmt;
 

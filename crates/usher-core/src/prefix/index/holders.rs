@@ -350,7 +350,7 @@ impl Holders {
         self.by_slot.read().unwrap_or_else(PoisonError::into_inner).get(&slot).cloned()
     }
 
-    /// Has what only these sources told of count as restored. An endpoint is locked for one look at all its blocks.
+    /// Counts the blocks that have only these sources as restored. An endpoint is locked for one look at all its blocks.
     pub(super) fn retire(&self, sources: u16) {
         for holder in self.all() {
             let mut held = holder.lock();

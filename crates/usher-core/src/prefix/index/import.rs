@@ -1,4 +1,4 @@
-//! Imports of the blocks that other processes learned of.
+//! Imports of the blocks that other processes published.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use crate::endpoints::Endpoint;
 use super::held::{Held, OriginId};
 use super::holders::{AT_ONCE, Holders, Sources};
 use super::key::Key;
-use super::recent::{OTHERS, RESTORED, TOLD};
+use super::recent::{OTHERS, PUBLISHED, RESTORED};
 
 /// Other processes that reported.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl Origins {
     /// Origins that are known at a time. More are refused until one expires.
     pub(super) const MAX: usize = 1024;
 
-    /// Adds what an origin told. Returns whether there was room for the origin.
+    /// Adds the blocks of an origin. Returns whether there was room for the origin.
     pub(super) fn import(
         &self,
         holders: &Holders,
@@ -50,13 +50,13 @@ impl Origins {
         for (endpoint, Held { capacity, hashes, .. }) in held {
             let capacity = Some(*capacity as usize).filter(|capacity| *capacity > 0);
             // The stream has them.
-            let sources = Sources { held: source | TOLD, new: source | TOLD };
+            let sources = Sources { held: source | PUBLISHED, new: source | PUBLISHED };
             holders.add(endpoint, hashes, sources, capacity, |_, _| {});
         }
         true
     }
 
-    /// Forgets origins that have not reported for their time. The engines hold the blocks that they told all the same:
+    /// Forgets origins that have not reported for their time. The engines hold their blocks all the same:
     /// these stay, as if they had been read at the start.
     pub(super) fn expire(&self, holders: &Holders, now_ms: u64) {
         let mut origins = self.lock();

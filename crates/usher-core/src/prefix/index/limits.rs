@@ -5,9 +5,9 @@
 pub struct Limits {
     /// Entries over all endpoints: a block at an endpoint is one. An entry takes 32 bytes
     /// at most while the index grows and when it is full, so this bounds the memory, too;
-    /// with what others told, three bytes more.
+    /// with sources among other processes, three bytes more.
     pub entries: usize,
-    /// Blocks that an endpoint is taken to hold of which only others told, without its size.
+    /// Blocks that an endpoint is taken to hold that only others published, without its size.
     pub capacity: usize,
 }
 

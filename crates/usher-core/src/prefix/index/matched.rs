@@ -10,9 +10,9 @@ use super::recent::{OTHERS, OWN};
 pub struct Matched {
     /// Blocks of prompts that it had sent there.
     pub own: u64,
-    /// Blocks that others told of since its start.
+    /// Blocks that others published since its start.
     pub others: u64,
-    /// Blocks that were read at the start, or that others told of who are gone.
+    /// Blocks that were read at the start, or published by others that are gone.
     pub restored: u64,
 }
 

@@ -10,13 +10,13 @@ mod import;
 mod key;
 mod limits;
 mod matched;
-mod news;
 mod place;
 mod recent;
 mod set;
 mod shard;
 mod shards;
 mod table;
+mod updates;
 
 use std::fmt;
 use std::ops::Range;
@@ -30,16 +30,16 @@ use crate::endpoints::{Endpoint, Snapshot, View};
 use super::Blocks;
 
 use holders::{Holder, Holders, Sources};
-use recent::{OWN, TOLD};
+use recent::{OWN, PUBLISHED};
 
 pub use engine::{EngineIndex, EngineMatch, EngineStatus, TierWeights};
 pub use export::Export;
 pub use held::{EndpointId, Held, OriginId};
 pub use limits::Limits;
 pub use matched::Matched;
-pub use news::Taken;
+pub use updates::Updates;
 
-/// Index of the blocks that endpoints hold, as far as can be told from what was sent to it.
+/// Index of the blocks that endpoints hold, as far as known from what was sent to it.
 ///
 /// Each endpoint keeps the blocks that were added last, up to its capacity; of those that were
 /// added together the first ones. Looking blocks
@@ -50,7 +50,7 @@ pub use news::Taken;
 /// Slots from 65,535 on are not indexed.
 pub struct PrefixIndex {
     holders: Holders,
-    news: news::News,
+    updates: updates::UpdateQueue,
     origins: import::Origins,
     matched: matched::Counts,
 }
@@ -63,7 +63,7 @@ impl PrefixIndex {
     pub fn new(limits: Limits) -> Self {
         Self {
             holders: Holders::new(limits),
-            news: news::News::default(),
+            updates: updates::UpdateQueue::default(),
             origins: import::Origins::default(),
             matched: matched::Counts::default(),
         }
@@ -87,33 +87,39 @@ impl PrefixIndex {
     /// but these, the oldest of the endpoint with the most. An endpoint that has the most itself
     /// gets no more.
     pub fn add(&self, endpoint: &Endpoint, hashes: &[u64], capacity: usize) {
-        if !self.news.is_on() {
+        if !self.updates.is_on() {
             let sources = Sources { held: OWN, new: OWN };
             return self.holders.add(endpoint, hashes, sources, Some(capacity), |_, _| {});
         }
-        let may_tell_again = self.news.may_tell_again();
-        let held = if may_tell_again { OWN | TOLD } else { OWN };
-        // Parts of the prompt to be told, nearly always its end, and blocks in them that were held.
+        let may_republish = self.updates.may_republish();
+        let held = if may_republish { OWN | PUBLISHED } else { OWN };
+        // Parts of the prompt to publish, nearly always its end, and blocks in them that were held.
         let (mut parts, mut again) = (SmallVec::<[Range<usize>; 4]>::new(), 0);
         let (mut matched, mut has_gap) = (Matched::default(), false);
-        self.holders.add(endpoint, hashes, Sources { held, new: OWN | TOLD }, Some(capacity), |at, had| {
-            match had {
-                Some(had) if !has_gap => matched.count(had),
-                _ => has_gap = true,
-            }
-            if had.is_some_and(|had| had & TOLD != 0 || !may_tell_again) {
-                return;
-            }
-            again += usize::from(had.is_some());
-            match parts.last_mut() {
-                Some(last) if last.end == at => last.end += 1,
-                _ => parts.push(at..at + 1),
-            }
-        });
+        self.holders.add(
+            endpoint,
+            hashes,
+            Sources { held, new: OWN | PUBLISHED },
+            Some(capacity),
+            |at, had| {
+                match had {
+                    Some(had) if !has_gap => matched.count(had),
+                    _ => has_gap = true,
+                }
+                if had.is_some_and(|had| had & PUBLISHED != 0 || !may_republish) {
+                    return;
+                }
+                again += usize::from(had.is_some());
+                match parts.last_mut() {
+                    Some(last) if last.end == at => last.end += 1,
+                    _ => parts.push(at..at + 1),
+                }
+            },
+        );
         self.matched.add(matched);
         if !parts.is_empty() {
             let parts = parts.into_iter().filter_map(|part| hashes.get(part));
-            self.news.record(EndpointId::of(endpoint), capacity, parts, again);
+            self.updates.record(EndpointId::of(endpoint), capacity, parts, again);
         }
     }
 
@@ -141,40 +147,40 @@ impl PrefixIndex {
         self.origins.expire(&self.holders, now_ms);
     }
 
-    /// Keeps so many of the blocks that are added from now on for
-    /// [`take_news`](Self::take_news); 0, as at the start: nothing. A full queue drops its oldest.
+    /// Queues so many of the blocks that are added from now on for
+    /// [`take_updates`](Self::take_updates); 0, as at the start: none. A full queue drops its oldest.
     ///
     /// They take 8 bytes each, and 16 more where the one before was another endpoint's.
-    pub fn keep_news(&self, blocks: usize) {
-        self.news.set_room(blocks);
+    pub fn keep_updates(&self, blocks: usize) {
+        self.updates.set_room(blocks);
     }
 
-    /// Number of blocks that are kept for [`take_news`](Self::take_news).
-    pub fn news(&self) -> usize {
-        self.news.len()
+    /// Number of queued blocks, which [`take_updates`](Self::take_updates) returns.
+    pub fn pending_updates(&self) -> usize {
+        self.updates.len()
     }
 
     /// Takes up to so many of the blocks that this process added and the stream does not have, the oldest first. They were
-    /// not held, or nobody told of them since [`tell_again`](Self::tell_again). What an endpoint lost is told nobody.
+    /// not held, or nobody published them since [`republish`](Self::republish). Evictions are not published.
     ///
     /// An import takes the new blocks of a prompt for more recent than those before them that were
-    /// told earlier.
-    pub fn take_news(&self, max_blocks: usize) -> Taken {
-        self.news.take(max_blocks)
+    /// published earlier.
+    pub fn take_updates(&self, max_blocks: usize) -> Updates {
+        self.updates.take(max_blocks)
     }
 
-    /// Lets blocks that are already told be news again at their next use, so that the stream's end has what is in constant
+    /// Lets published blocks be published again at their next use, so that the stream's end has what is in constant
     /// use, and other processes don't evict it as old. Counts for endpoints that got a quarter of their blocks since the
-    /// last time. With `anyway` it counts for all, and so many blocks are told again in addition to one for every two
-    /// that are new: used first is told first.
-    pub fn tell_again(&self, anyway: Option<usize>) {
-        self.news.tell_again(anyway.unwrap_or_default());
-        let tell_again = |holder: Arc<Holder>| holder.lock().recent.tell_again(anyway.is_some());
-        self.holders.all().into_iter().for_each(tell_again);
+    /// last time. With `anyway` it counts for all, and so many blocks are republished in addition to one for every two
+    /// that are new, in the order of use.
+    pub fn republish(&self, anyway: Option<usize>) {
+        self.updates.republish(anyway.unwrap_or_default());
+        let mark = |holder: Arc<Holder>| holder.lock().recent.mark_unpublished(anyway.is_some());
+        self.holders.all().into_iter().for_each(mark);
     }
 
-    /// Blocks at the beginning of added prompts that their endpoint held already, since the last time. None without a
-    /// reader of [news](Self::keep_news).
+    /// Blocks at the beginning of added prompts that their endpoint held already, since the last time. None unless
+    /// [updates are kept](Self::keep_updates).
     pub fn take_matched(&self) -> Matched {
         self.matched.take()
     }
@@ -191,9 +197,9 @@ impl PrefixIndex {
         export.next(&self.holders)
     }
 
-    /// Takes what another process told, as if it had been added here; nothing can be told, too. An origin that tells
-    /// nothing for `ttl` is forgotten, and what it told counts as [restored](Self::restore). Returns whether there was room
-    /// for the origin.
+    /// Takes the blocks that another process published, as if they had been added here; none: a heartbeat. An origin that
+    /// is silent for `ttl` is forgotten, and its blocks count as [restored](Self::restore). Returns whether there was
+    /// room for the origin.
     ///
     /// Twelve origins are known apart. When there are more, the others expire together. The endpoints are locked for
     /// some microseconds at a time.
@@ -207,7 +213,7 @@ impl PrefixIndex {
         self.origins.import(&self.holders, origin, held, now_ms, ttl)
     }
 
-    /// Takes what was told earlier than all that an endpoint holds: its blocks become the oldest ones,
+    /// Takes what was published earlier than all that an endpoint holds: its blocks become the oldest ones,
     /// and those that are held stay where they are. It evicts nothing. Returns `false` if not all found room.
     pub fn restore(&self, endpoint: &Endpoint, held: &Held) -> bool {
         import::restore(&self.holders, endpoint, held)
@@ -277,7 +283,7 @@ impl PrefixIndex {
 
     /// Bytes that the index takes, computed from what it has allocated.
     pub fn bytes(&self) -> usize {
-        self.holders.bytes() + self.news.bytes() + size_of::<Self>()
+        self.holders.bytes() + self.updates.bytes() + size_of::<Self>()
     }
 }
 

@@ -3,8 +3,8 @@
 use super::key::Key;
 use super::place::{NONE, Place};
 
-/// The blocks that an endpoint holds, by when they were added last, and who said so: each
-/// source is a bit. Of what was added together the head is the most recent, so that the tail
+/// The blocks that an endpoint holds, by when they were added last, and from which
+/// sources this is known: each is a bit. Of what was added together the head is the most recent, so that the tail
 /// goes first: without the blocks before it a block matches nothing.
 ///
 /// An open table whose places are also the links of the list, in 12 bytes a place; four
@@ -21,24 +21,24 @@ pub(super) struct Recent {
     /// The block that was added last since [`begin`](Recent::begin); the next one comes behind it.
     /// [`NONE`] before the first.
     last: u32,
-    /// Blocks that were pushed since others were told again.
+    /// Blocks that were pushed since others were [marked](Recent::mark_unpublished).
     pushed: usize,
 }
 
 /// The source of what this process added.
 pub(super) const OWN: u16 = 1;
-/// No source: the stream has the block, not far from its end. One without the mark is told again when it is used.
-pub(super) const TOLD: u16 = 2;
-/// The source of what was read at the start, and of what other processes told that are silent by now.
+/// No source: the stream has the block, not far from its end. One without the mark is published at its next use.
+pub(super) const PUBLISHED: u16 = 2;
+/// The source of what was read at the start, and of what other processes published that are silent by now.
 pub(super) const RESTORED: u16 = 4;
-/// The sources of what other processes tell.
-pub(super) const OTHERS: u16 = !(OWN | TOLD | RESTORED);
+/// The sources of what other processes published.
+pub(super) const OTHERS: u16 = !(OWN | PUBLISHED | RESTORED);
 /// Mark of a place with sources among [`OTHERS`]. These three and the mark are in the place itself: a block that only this
 /// process uses costs no look elsewhere.
 const MARK: u16 = 8;
 
-/// Part of a list that is new before what is in use is told again. A start takes the blocks that were told last, as many as
-/// an endpoint holds: what was told before a quarter of them is among these.
+/// Part of a list that is new before what is in use is republished. A start takes the blocks that were published last, as
+/// many as an endpoint holds: what was published before a quarter of them is among these.
 const NEWER: usize = 4;
 
 const MIN_PLACES: usize = 16;
@@ -152,13 +152,13 @@ impl Recent {
         Some(key)
     }
 
-    /// Takes these sources of all blocks away. Blocks that no other one told of count as restored.
+    /// Takes these sources of all blocks away. Blocks without another one count as restored.
     pub(super) fn retire(&mut self, sources: u16) {
         for at in (0..).take(self.others.len()) {
             let before = self.sources_at(at);
             if before & sources != 0 {
                 let left = before & !sources;
-                self.set_sources(at, if left & !TOLD == 0 { left | RESTORED } else { left });
+                self.set_sources(at, if left & !PUBLISHED == 0 { left | RESTORED } else { left });
             }
         }
         if self.places.iter().all(|place| place.marks() & MARK == 0) {
@@ -166,15 +166,15 @@ impl Recent {
         }
     }
 
-    /// Takes all blocks as not told, if a part of the list is newer than it was last time, or anyway.
-    pub(super) fn tell_again(&mut self, anyway: bool) {
+    /// Marks all blocks as not published, if a part of the list is newer than it was last time, or anyway.
+    pub(super) fn mark_unpublished(&mut self, anyway: bool) {
         if anyway || self.pushed > self.len / NEWER {
             self.pushed = 0;
-            self.places.iter_mut().for_each(|place| place.set_marks(place.marks() & !TOLD));
+            self.places.iter_mut().for_each(|place| place.set_marks(place.marks() & !PUBLISHED));
         }
     }
 
-    /// The blocks and who told of them, from the most recent to the oldest.
+    /// The blocks and their sources, from the most recent to the oldest.
     pub(super) fn recent_first(&self) -> impl Iterator<Item = (Key, u16)> + use<'_> {
         let mut next = self.newest;
         std::iter::from_fn(move || {

@@ -12,7 +12,7 @@ enum Step {
     Begin,
     GoOn(u8),
     Retire(u16),
-    TellAgain,
+    MarkUnpublished,
     Fit,
 }
 
@@ -20,7 +20,7 @@ enum Step {
 const OTHER: u16 = 8;
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let added = (any::<u8>(), prop::sample::select(&[OWN, OWN | TOLD, RESTORED, OTHER, OTHER << 1]));
+    let added = (any::<u8>(), prop::sample::select(&[OWN, OWN | PUBLISHED, RESTORED, OTHER, OTHER << 1]));
     let oldest = (any::<u8>(), prop::sample::select(&[RESTORED, OTHER]));
     let step = prop_oneof![
         12 => added.prop_map(|(block, sources)| Step::Add(block, sources)),
@@ -29,7 +29,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => Just(Step::Begin),
         1 => any::<u8>().prop_map(Step::GoOn),
         1 => prop::sample::select(&[OTHER, OTHER << 1, OTHER | OTHER << 1]).prop_map(Step::Retire),
-        1 => Just(Step::TellAgain),
+        1 => Just(Step::MarkUnpublished),
         1 => Just(Step::Fit),
     ];
     prop::collection::vec(step, 0..600)
@@ -45,14 +45,14 @@ proptest! {
                 Step::Add(block, sources) => {
                     let key = Key::of(u64::from(block));
                     let had = list.iter().position(|(held, _)| *held == key);
-                    let told = had.map_or(0, |at| list.remove(at).1);
+                    let before = had.map_or(0, |at| list.remove(at).1);
                     if had.is_some_and(|at| at < next) {
                         next -= 1;
                     }
-                    list.insert(next, (key, told | sources));
+                    list.insert(next, (key, before | sources));
                     next += 1;
                     let touched = recent.touch(key, sources);
-                    prop_assert_eq!(touched, had.map(|_| told));
+                    prop_assert_eq!(touched, had.map(|_| before));
                     if touched.is_none() {
                         recent.push(key, sources, room);
                     }
@@ -62,7 +62,7 @@ proptest! {
                     let had = list.iter_mut().find(|(held, _)| *held == key);
                     prop_assert_eq!(recent.confirm(key, sources), had.is_some());
                     match had {
-                        Some((_, told)) => *told |= sources,
+                        Some((_, before)) => *before |= sources,
                         None => {
                             list.push((key, sources));
                             recent.push_oldest(key, sources, room);
@@ -85,14 +85,14 @@ proptest! {
                 }
                 Step::Retire(sources) => {
                     recent.retire(sources);
-                    for (_, told) in list.iter_mut().filter(|(_, told)| *told & sources != 0) {
-                        *told &= !sources;
-                        *told |= if *told & !TOLD == 0 { RESTORED } else { 0 };
+                    for (_, had) in list.iter_mut().filter(|(_, had)| *had & sources != 0) {
+                        *had &= !sources;
+                        *had |= if *had & !PUBLISHED == 0 { RESTORED } else { 0 };
                     }
                 }
-                Step::TellAgain => {
-                    recent.tell_again(true);
-                    list.iter_mut().for_each(|(_, told)| *told &= !TOLD);
+                Step::MarkUnpublished => {
+                    recent.mark_unpublished(true);
+                    list.iter_mut().for_each(|(_, sources)| *sources &= !PUBLISHED);
                 }
                 Step::Fit => recent.fit(),
             }
@@ -102,7 +102,7 @@ proptest! {
             prop_assert!(recent.iter().eq(list.iter().rev().copied()));
         }
         recent.fit();
-        let sources = if list.iter().all(|(_, told)| *told == OWN) { 0 } else { 2 };
+        let sources = if list.iter().all(|(_, sources)| *sources == OWN) { 0 } else { 2 };
         prop_assert!(recent.bytes() <= places(list.len()) * (12 + sources.max(2)));
     }
 }

@@ -53,17 +53,17 @@ struct Reference {
     listed: BTreeMap<u32, Listed>,
     /// Bits and expiry of the origins, by name.
     origins: BTreeMap<u8, (u16, u64)>,
-    /// Blocks that were not told, with their endpoints.
-    news: Vec<(EndpointId, u64)>,
-    /// New blocks for which none was told again, before this prompt and of it; blocks of it that are told again.
+    /// Blocks that were not published, with their endpoints.
+    updates: Vec<(EndpointId, u64)>,
+    /// New blocks for which none was republished, before this prompt and of it; blocks of it that are republished.
     credit: i64,
     new: i64,
     again: i64,
     crowded_out: usize,
 }
 
-/// Blocks that are kept for others.
-const NEWS: usize = 64;
+/// Blocks in the queue at most.
+const ROOM: usize = 64;
 
 impl Reference {
     fn entries(&self) -> usize {
@@ -76,12 +76,12 @@ impl Reference {
         }
         let (new, again) = (std::mem::take(&mut self.new), std::mem::take(&mut self.again));
         if new + again > 0 {
-            self.credit = (self.credit + new).min(NEWS as i64) - 2 * again;
+            self.credit = (self.credit + new).min(ROOM as i64) - 2 * again;
         }
     }
 
     fn place(&mut self, endpoint: &Endpoint, hashes: &[u64], source: u16, capacity: Option<usize>) {
-        let (is_own, may_tell_again) = (source & OWN != 0, self.credit > 0);
+        let (is_own, may_republish) = (source & OWN != 0, self.credit > 0);
         let (slot, capacity_of_others) = (endpoint.slot().number(), self.limits.capacity);
         let new = || Listed { capacity: capacity_of_others, ..Listed::default() };
         let listed = self.listed.entry(slot).or_insert_with(new);
@@ -93,7 +93,7 @@ impl Reference {
         for (index, hash) in hashes.iter().enumerate() {
             let listed = self.listed.get_mut(&slot).unwrap();
             let had = listed.blocks.iter().position(|(held, _)| held == hash);
-            let told = had.map_or(0, |at| listed.blocks.remove(at).1);
+            let before = had.map_or(0, |at| listed.blocks.remove(at).1);
             if had.is_some_and(|at| at < next) {
                 next -= 1;
             }
@@ -112,13 +112,13 @@ impl Reference {
                     return;
                 }
             }
-            let stays = is_own && had.is_some() && !may_tell_again;
-            let sources = told | if stays { source & !TOLD } else { source };
+            let stays = is_own && had.is_some() && !may_republish;
+            let sources = before | if stays { source & !PUBLISHED } else { source };
             self.listed.get_mut(&slot).unwrap().blocks.insert(next, (*hash, sources));
             next += 1;
-            if is_own && told & TOLD == 0 && !stays {
+            if is_own && before & PUBLISHED == 0 && !stays {
                 *(if had.is_some() { &mut self.again } else { &mut self.new }) += 1;
-                self.news.push((EndpointId::of(endpoint), *hash));
+                self.updates.push((EndpointId::of(endpoint), *hash));
             }
         }
     }
@@ -132,7 +132,7 @@ impl Reference {
             let listed = self.listed.entry(slot).or_insert_with(new);
             let has_room = listed.blocks.len() < listed.capacity && entries < most;
             match listed.blocks.iter_mut().find(|(held, _)| held == hash) {
-                Some((_, told)) => *told |= recent::RESTORED,
+                Some((_, sources)) => *sources |= recent::RESTORED,
                 None if has_room => listed.blocks.push((*hash, recent::RESTORED)),
                 None => return,
             }
@@ -159,7 +159,7 @@ impl Reference {
         prompts.iter().map(|prompt| prompt.iter().take_while(holds).count() as u32).sum()
     }
 
-    /// Bit of an origin that is heard; a new one has the lowest that is free.
+    /// Bit of an origin; a new one has the lowest that is free.
     fn source_of(&mut self, name: u8, expires_ms: u64) -> u16 {
         let taken = self.origins.values().fold(0, |all, (bit, _)| all | bit);
         let free = (3..16).map(|bit| 1 << bit).find(|bit| taken & bit == 0).unwrap();
@@ -170,9 +170,9 @@ impl Reference {
 
     fn retire(&mut self, sources: u16) {
         let blocks = self.listed.values_mut().flat_map(|listed| &mut listed.blocks);
-        for (_, told) in blocks.filter(|(_, told)| told & sources != 0) {
-            *told &= !sources;
-            *told |= if *told & !TOLD == 0 { recent::RESTORED } else { 0 };
+        for (_, had) in blocks.filter(|(_, had)| had & sources != 0) {
+            *had &= !sources;
+            *had |= if *had & !PUBLISHED == 0 { recent::RESTORED } else { 0 };
         }
     }
 }
@@ -209,7 +209,7 @@ pub(super) fn check(index: &PrefixIndex) {
     assert_eq!(found, held);
     let tables: usize = shards.tables().iter().map(|table| table.bytes()).sum();
     let recents: usize = index.holders.all().iter().map(|holder| holder.lock().recent.bytes()).sum();
-    let fixed = index.bytes() - index.news.bytes() - tables - recents;
+    let fixed = index.bytes() - index.updates.bytes() - tables - recents;
     assert!(fixed < SHARDS * 200 + index.holders.all().len() * 300 + 1000, "{fixed} bytes");
 }
 
@@ -223,8 +223,8 @@ enum Step {
     Sweep(u64),
     Import(u8, Vec<(u32, Vec<u64>)>, u64),
     Restore(u32, Vec<u64>),
-    TakeNews(usize),
-    TellAgain,
+    TakeUpdates(usize),
+    Republish,
     /// Prompts, and which of the endpoints are candidates.
     Find(Vec<Vec<u64>>, u32),
 }
@@ -259,8 +259,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => name().prop_map(Step::Toggle),
         2 => (0..20u64).prop_map(Step::Sweep),
         2 => (name(), prompt()).prop_map(|(name, prompt)| Step::Restore(name, prompt)),
-        1 => (0..30usize).prop_map(Step::TakeNews),
-        1 => Just(Step::TellAgain),
+        1 => (0..30usize).prop_map(Step::TakeUpdates),
+        1 => Just(Step::Republish),
     ]
 }
 
@@ -275,12 +275,12 @@ proptest! {
         let mut pool = Pool::of(0..120);
         let limits = Limits { entries, capacity: 30 };
         let index = PrefixIndex::new(limits);
-        index.keep_news(NEWS);
+        index.keep_updates(ROOM);
         let mut reference = Reference {
             limits,
             listed: BTreeMap::new(),
             origins: BTreeMap::new(),
-            news: Vec::new(),
+            updates: Vec::new(),
             credit: 0,
             new: 0,
             again: 0,
@@ -293,7 +293,7 @@ proptest! {
                     let Some(endpoint) = pool.endpoint(name) else { continue };
                     prompts.iter().for_each(|prompt| index.add(endpoint, prompt, capacity));
                     for prompt in &prompts {
-                        reference.add(endpoint, prompt, OWN | TOLD, Some(capacity));
+                        reference.add(endpoint, prompt, OWN | PUBLISHED, Some(capacity));
                     }
                 }
                 Step::Remove(name) => {
@@ -321,17 +321,17 @@ proptest! {
                     reference.retire(bits);
                 }
                 Step::Import(name, report, ttl) => {
-                    let told = |(name, hashes): &(u32, Vec<u64>)| {
+                    let known = |(name, hashes): &(u32, Vec<u64>)| {
                         let endpoint = pool.endpoint(*name)?;
                         let held = Held { endpoint: EndpointId::of(endpoint), capacity: 0, hashes: hashes.clone() };
                         Some((Arc::clone(endpoint), held))
                     };
-                    let held: Vec<_> = report.iter().filter_map(told).collect();
+                    let held: Vec<_> = report.iter().filter_map(known).collect();
                     let origin = OriginId([name; 16]);
                     prop_assert!(index.import(origin, &held, now_ms, Duration::from_millis(ttl)));
                     let source = reference.source_of(name, now_ms + ttl);
                     for (endpoint, held) in &held {
-                        reference.add(endpoint, &held.hashes, source | TOLD, None);
+                        reference.add(endpoint, &held.hashes, source | PUBLISHED, None);
                     }
                 }
                 Step::Restore(name, hashes) => {
@@ -340,25 +340,25 @@ proptest! {
                     index.restore(endpoint, &held);
                     reference.restore(endpoint, &held.hashes);
                 }
-                Step::TakeNews(max) => {
-                    let taken = index.take_news(max);
-                    let over = reference.news.len().saturating_sub(NEWS);
-                    reference.news.drain(..over);
-                    let news: Vec<_> = reference.news.drain(..max.min(reference.news.len())).collect();
+                Step::TakeUpdates(max) => {
+                    let taken = index.take_updates(max);
+                    let over = reference.updates.len().saturating_sub(ROOM);
+                    reference.updates.drain(..over);
+                    let updates: Vec<_> = reference.updates.drain(..max.min(reference.updates.len())).collect();
                     prop_assert!(taken.dropped >= over as u64);
                     for Held { endpoint, hashes, .. } in &taken.held {
-                        let of_endpoint = news.iter().filter(|(of, _)| of == endpoint).map(|(_, hash)| *hash);
+                        let of_endpoint = updates.iter().filter(|(of, _)| of == endpoint).map(|(_, hash)| *hash);
                         prop_assert_eq!(&of_endpoint.collect::<Vec<_>>(), hashes);
                     }
-                    let told: usize = taken.held.iter().map(|held| held.hashes.len()).sum();
-                    prop_assert_eq!(told, news.len());
-                    prop_assert_eq!(index.news(), reference.news.len());
+                    let blocks: usize = taken.held.iter().map(|held| held.hashes.len()).sum();
+                    prop_assert_eq!(blocks, updates.len());
+                    prop_assert_eq!(index.pending_updates(), reference.updates.len());
                 }
-                Step::TellAgain => {
-                    index.tell_again(Some(3));
-                    reference.credit = (reference.credit + 6).min(NEWS as i64);
+                Step::Republish => {
+                    index.republish(Some(3));
+                    reference.credit = (reference.credit + 6).min(ROOM as i64);
                     let blocks = reference.listed.values_mut().flat_map(|listed| &mut listed.blocks);
-                    blocks.for_each(|(_, told)| *told &= !TOLD);
+                    blocks.for_each(|(_, sources)| *sources &= !PUBLISHED);
                 }
                 Step::Find(prompts, candidates) => {
                     let chosen = (0u32..).zip(&pool.names).filter(|(_, name)| {

@@ -1,4 +1,4 @@
-//! Blocks that a replica tells the others, as bytes.
+//! Blocks that a replica publishes, as bytes.
 //!
 //! All numbers are little endian:
 //!
@@ -19,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::fingerprint::Fingerprint;
 use crate::prefix::index::{EndpointId, Held, OriginId};
 
-/// Blocks that were told, checked and not yet copied.
+/// Published blocks, checked and not yet copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     fingerprint: Fingerprint,
@@ -49,7 +49,7 @@ const RUN: usize = 8 + 3 + 2;
 const HASH: usize = 8;
 /// Bytes of all runs and blocks at most.
 pub(super) const ROOM: usize = Batch::MAX_BYTES - HEAD;
-/// Largest capacity that can be told.
+/// Largest capacity that a batch can say.
 const MAX_CAPACITY: u32 = (1 << 24) - 1;
 
 impl<'a> Batch<'a> {
@@ -95,7 +95,7 @@ impl<'a> Batch<'a> {
         self.fingerprint
     }
 
-    /// Life of the process that told them.
+    /// Life of the process that published them.
     pub fn origin(&self) -> OriginId {
         self.origin
     }

@@ -41,13 +41,13 @@ fn a_batch_is_read_from_bytes_written_by_hand() {
     let bytes = checked(&body);
     let batch = Batch::parse(&bytes).unwrap();
     assert_eq!((batch.fingerprint(), batch.origin(), batch.blocks()), (FINGERPRINT, ORIGIN, 3));
-    let mut told = vec![
+    let mut published = vec![
         held(7, [1, 2]),
         Held { capacity: u32::MAX, ..held(0x0100_0000_0000_0009, [0xf000_0000_0000_0003]) },
     ];
-    assert_eq!(batches(told.clone()).as_slice(), std::slice::from_ref(&bytes));
-    told[1].capacity = 0x00ff_ffff;
-    assert_eq!(batch.held().collect::<Vec<_>>(), told);
+    assert_eq!(batches(published.clone()).as_slice(), std::slice::from_ref(&bytes));
+    published[1].capacity = 0x00ff_ffff;
+    assert_eq!(batch.held().collect::<Vec<_>>(), published);
 }
 
 #[test]
@@ -61,15 +61,15 @@ fn empty_batch_names_its_origin() {
 fn a_full_batch_takes_at_most_ten_bytes_a_block() {
     for (endpoints, most) in [(1u64, 8.01f64), (100, 8.23), (500, 9.1), (900, 10.0)] {
         let each = 60_000 / endpoints;
-        let told = (0..endpoints).map(|endpoint| held(endpoint, 0..each)).collect();
+        let published = (0..endpoints).map(|endpoint| held(endpoint, 0..each)).collect();
         // The last one is not full.
-        let mut batches = batches(told);
+        let mut batches = batches(published);
         batches.pop();
         assert!(!batches.is_empty());
         // One batch with a piece of each: as small as runs come.
         let piece = (ROOM as u64 - 13 * endpoints) / 8 / endpoints;
-        let told = (0..endpoints).map(|endpoint| held(endpoint, 0..piece)).collect();
-        batches.extend(self::batches(told));
+        let published = (0..endpoints).map(|endpoint| held(endpoint, 0..piece)).collect();
+        batches.extend(self::batches(published));
         for bytes in batches {
             let per_block = bytes.len() as f64 / Batch::parse(&bytes).unwrap().blocks() as f64;
             assert!(per_block <= most, "{endpoints}: {per_block}");
@@ -82,10 +82,10 @@ fn the_end_of_a_run_that_does_not_fit_comes_first() {
     let all: Vec<u64> = (0..10_000).collect();
     let batches = batches(vec![held(1, [5]), held(2, all.clone())]);
     let runs = |bytes: &Vec<u8>| Batch::parse(bytes).unwrap().held().collect::<Vec<_>>();
-    let told: Vec<Vec<Held>> = batches.iter().map(runs).collect();
-    let split = all.len() - told[0][1].hashes.len();
+    let published: Vec<Vec<Held>> = batches.iter().map(runs).collect();
+    let split = all.len() - published[0][1].hashes.len();
     assert_eq!(
-        told,
+        published,
         [vec![held(1, [5]), held(2, all[split..].to_vec())], vec![held(2, all[..split].to_vec())]]
     );
     assert_eq!(batches[0].len().div_ceil(8) * 8, Batch::MAX_BYTES);
@@ -100,10 +100,10 @@ fn runs() -> impl Strategy<Value = Vec<Held>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
     #[test]
-    fn batches_have_all_that_was_put_in(told in runs()) {
-        let mut left = told.clone();
+    fn batches_have_all_that_was_put_in(published in runs()) {
+        let mut left = published.clone();
         left.retain(|held| !held.hashes.is_empty());
-        for bytes in batches(told) {
+        for bytes in batches(published) {
             prop_assert!(bytes.len() <= Batch::MAX_BYTES);
             for held in Batch::parse(&bytes).unwrap().held() {
                 let first = left.first_mut().unwrap();
@@ -119,8 +119,8 @@ proptest! {
     }
 
     #[test]
-    fn damaged_batches_are_refused(told in runs(), at: prop::sample::Index, bit in 0..8u8, cut: prop::sample::Index) {
-        let mut bytes = batches(told).remove(0);
+    fn damaged_batches_are_refused(published in runs(), at: prop::sample::Index, bit in 0..8u8, cut: prop::sample::Index) {
+        let mut bytes = batches(published).remove(0);
         prop_assert!(Batch::parse(&bytes[..cut.index(bytes.len())]).is_err());
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
@@ -146,10 +146,10 @@ proptest! {
         let _ = Batch::parse(&body);
         let bytes = checked(&body);
         if let Ok(batch) = Batch::parse(&bytes) {
-            let told: Vec<Held> = batch.held().collect();
-            let blocks: usize = told.iter().map(|held| held.hashes.len()).sum();
+            let published: Vec<Held> = batch.held().collect();
+            let blocks: usize = published.iter().map(|held| held.hashes.len()).sum();
             prop_assert_eq!(blocks, batch.blocks());
-            prop_assert!(blocks * 8 + told.len() * 13 + 35 == bytes.len());
+            prop_assert!(blocks * 8 + published.len() * 13 + 35 == bytes.len());
         }
     }
 }

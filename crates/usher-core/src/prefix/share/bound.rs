@@ -73,7 +73,7 @@ impl StreamBound {
         Self { limit, segments: VecDeque::new(), bytes: 0 }
     }
 
-    /// Counts an entry. One behind the last is new, and one before the first is told by who reads backwards; others are
+    /// Counts an entry. One behind the last is new, and one before the first comes from reading backwards; others are
     /// known already.
     pub fn entry(&mut self, id: EntryId, payload: usize) {
         let bytes = payload as u64 + Self::ENTRY;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::batch::{Batch, BatchError};
 use super::bound::{EntryId, StreamBound};
 use super::fingerprint::Fingerprint;
-use super::publisher::{Published, Publisher, Publishing};
-use super::waiting::{Told, Waiting};
+use super::publisher::{Publisher, PublisherConfig, PublisherCounts};
+use super::waiting::{Waiting, WaitingBlocks};
 use crate::endpoints::{Endpoint, Snapshot};
 use crate::memory::{Budget, Kind, Reservation};
 use crate::prefix::adder::Adder;
@@ -19,7 +19,7 @@ use crate::prefix::index::{EndpointId, Held, Matched, OriginId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Blocks that count from now on.
-    Taken,
+    Imported,
     /// Written by this process.
     Own,
     /// Hashes of another fingerprint: another configuration or version wrote them. The first is worth a log line.
@@ -50,14 +50,14 @@ pub struct ExchangeCounts {
     pub malformed: u64,
 }
 
-/// Prefixes that a replica tells the others, and those that it hears of, without I/O: whoever has the stream adds what
+/// Prefixes that a replica publishes, and those that it receives, without I/O: whoever has the stream adds what
 /// [`poll`](Self::poll) gives, hands in all entries, its own included, and trims as [`trim`](Self::trim) says, on a thread that
 /// decides nothing: a batch takes a millisecond. Times are those of the clock with which the indexes are swept.
 #[derive(Debug)]
 pub struct Exchange {
     origin: OriginId,
     ttl: Duration,
-    publishing: Publishing,
+    publisher_config: PublisherConfig,
     members: Vec<Member>,
     endpoints: HashMap<EndpointId, Arc<Endpoint>>,
     snapshot: Option<Arc<Snapshot>>,
@@ -67,8 +67,8 @@ pub struct Exchange {
     foreign: Vec<Fingerprint>,
     counts: ExchangeCounts,
     matched: Matched,
-    /// Counts of what indexes told that are gone.
-    told_before: Published,
+    /// Counts of the publishers of indexes that are gone.
+    counts_before: PublisherCounts,
     memory: Reservation,
 }
 
@@ -80,11 +80,11 @@ struct Member {
     publisher: Publisher,
 }
 
-/// Other fingerprints that are told apart.
+/// Other fingerprints that are remembered.
 const MAX_FOREIGN: usize = 16;
 
 impl Exchange {
-    /// Time after which an origin that is silent is forgotten, as in llm-d-router. What it told stays.
+    /// Time after which an origin that is silent is forgotten, as in llm-d-router. Its blocks stay.
     pub const TTL: Duration = Duration::from_secs(180);
 
     /// An exchange of no index yet, over a stream of so many bytes.
@@ -92,7 +92,7 @@ impl Exchange {
         Self {
             origin,
             ttl,
-            publishing: Publishing::new(ttl, stream_bytes),
+            publisher_config: PublisherConfig::new(ttl, stream_bytes),
             members: Vec::new(),
             endpoints: HashMap::new(),
             snapshot: None,
@@ -101,12 +101,12 @@ impl Exchange {
             foreign: Vec::new(),
             counts: ExchangeCounts::default(),
             matched: Matched::default(),
-            told_before: Published::default(),
+            counts_before: PublisherCounts::default(),
             memory: Reservation::new(budget, Kind::PrefixIndex),
         }
     }
 
-    /// Has these indexes take part, and no others: those of the producers of a configuration. One that comes tells all that
+    /// Has these indexes take part, and no others: those of the producers of a configuration. One that comes publishes all that
     /// it holds. Returns whether one came: the stream has to be read from its end for it.
     pub fn set_members(&mut self, members: &[(Fingerprint, Arc<Adder>)], now_ms: u64) -> bool {
         let mut before = std::mem::take(&mut self.members);
@@ -119,16 +119,16 @@ impl Exchange {
                 None => {
                     is_new = true;
                     let ids = (*fingerprint, self.origin);
-                    let publisher = Publisher::start(adder.index(), ids, self.publishing, now_ms);
+                    let publisher = Publisher::start(adder.index(), ids, self.publisher_config, now_ms);
                     Member { fingerprint: *fingerprint, adder: Arc::clone(adder), publisher }
                 }
             };
             self.members.push(member);
         }
         for gone in before {
-            self.told_before = self.told_before + gone.publisher.counts();
+            self.counts_before = self.counts_before + gone.publisher.counts();
             if !self.members.iter().any(|member| Arc::ptr_eq(&member.adder, &gone.adder)) {
-                gone.adder.index().keep_news(0);
+                gone.adder.index().keep_updates(0);
             }
         }
         is_new
@@ -141,12 +141,12 @@ impl Exchange {
             let id = |endpoint: &Arc<Endpoint>| (EndpointId::of(endpoint), Arc::clone(endpoint));
             self.endpoints = snapshot.endpoints().iter().map(id).collect();
             self.snapshot = Some(Arc::clone(snapshot));
-            for told in self.waiting.take(|held| self.endpoints.contains_key(&held.endpoint)) {
-                let at = self.members.iter().position(|member| member.fingerprint == told.fingerprint);
-                let endpoint = self.endpoints.get(&told.held.endpoint);
+            for waiting in self.waiting.take(|held| self.endpoints.contains_key(&held.endpoint)) {
+                let at = self.members.iter().position(|member| member.fingerprint == waiting.fingerprint);
+                let endpoint = self.endpoints.get(&waiting.held.endpoint);
                 if let (Some(at), Some(endpoint)) = (at, endpoint) {
-                    let known = [(Arc::clone(endpoint), told.held)];
-                    match told.origin {
+                    let known = [(Arc::clone(endpoint), waiting.held)];
+                    match waiting.origin {
                         Some(origin) => self.import(at, origin, &known, now_ms),
                         None => drop(self.restore_known(at, &known)),
                     }
@@ -167,10 +167,10 @@ impl Exchange {
         batch
     }
 
-    /// Has everything told again: the stream was lost.
-    pub fn tell_all(&mut self) {
+    /// Publishes everything again: the stream was lost.
+    pub fn publish_all(&mut self) {
         self.bound.clear();
-        self.members.iter_mut().for_each(|member| member.publisher.tell_all(member.adder.index()));
+        self.members.iter_mut().for_each(|member| member.publisher.publish_all(member.adder.index()));
     }
 
     /// Reads a new entry of the stream.
@@ -184,7 +184,7 @@ impl Exchange {
         let origin = batch.origin();
         let known = self.known(&batch, Some(origin), now_ms);
         self.import(at, origin, &known, now_ms);
-        Received::Taken
+        Received::Imported
     }
 
     /// Begins to read the stream from its end, whatever it was like before.
@@ -214,7 +214,7 @@ impl Exchange {
         self.bound.bytes()
     }
 
-    /// Counts of what was heard.
+    /// Counts of received blocks.
     pub fn counts(&self) -> ExchangeCounts {
         self.counts
     }
@@ -224,10 +224,10 @@ impl Exchange {
         self.matched
     }
 
-    /// Counts of what was told, of all indexes, those that are gone included.
-    pub fn published(&self) -> Published {
+    /// Counts of published blocks, of all indexes, those that are gone included.
+    pub fn published(&self) -> PublisherCounts {
         let counts = self.members.iter().map(|member| member.publisher.counts());
-        counts.fold(self.told_before, Published::add)
+        counts.fold(self.counts_before, PublisherCounts::add)
     }
 
     /// A batch of another process, and the member that it is for.
@@ -265,8 +265,8 @@ impl Exchange {
                 Some(endpoint) => known.push((Arc::clone(endpoint), held)),
                 None => {
                     let fingerprint = batch.fingerprint();
-                    let told = Told { fingerprint, origin, held, since_ms: now_ms };
-                    self.counts.unknown += self.waiting.push(told) as u64;
+                    let waiting = WaitingBlocks { fingerprint, origin, held, since_ms: now_ms };
+                    self.counts.unknown += self.waiting.push(waiting) as u64;
                 }
             }
         }
@@ -308,7 +308,7 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.members.iter().for_each(|member| member.adder.index().keep_news(0));
+        self.members.iter().for_each(|member| member.adder.index().keep_updates(0));
     }
 }
 

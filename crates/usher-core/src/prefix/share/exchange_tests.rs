@@ -63,7 +63,7 @@ fn replica_imports_the_blocks_of_others_only() {
     first.add(1, &[1, 2, 3]);
     let batches = first.poll(100);
     assert_eq!(batches.len(), 1);
-    assert_eq!(second.exchange.receive(id(1), &batches[0], 100), Received::Taken);
+    assert_eq!(second.exchange.receive(id(1), &batches[0], 100), Received::Imported);
     assert_eq!(first.exchange.receive(id(1), &batches[0], 100), Received::Own);
     assert_eq!(second.found(&[1, 2, 3, 4]), [0, 3]);
     assert_eq!(second.poll(200), Vec::<Vec<u8>>::new(), "no echo");
@@ -200,13 +200,13 @@ fn indexes_of_producers_that_are_gone_keep_nothing_for_others() {
     let (pool, budget) = (pool(&["a"]), Arc::default());
     let mut replica = Replica::new(1, &pool, &budget);
     replica.add(0, &[1]);
-    assert_eq!(replica.index.news(), 1);
+    assert_eq!(replica.index.pending_updates(), 1);
     let same = [(FINGERPRINT, Arc::clone(&replica.adder))];
     assert!(!replica.exchange.set_members(&same, 0));
-    assert_eq!(replica.index.news(), 1);
+    assert_eq!(replica.index.pending_updates(), 1);
     assert!(!replica.exchange.set_members(&[], 0));
     replica.add(0, &[2]);
-    assert_eq!((replica.index.news(), replica.poll(100).len()), (0, 0));
+    assert_eq!((replica.index.pending_updates(), replica.poll(100).len()), (0, 0));
     assert!(replica.exchange.set_members(&same, 0), "another stream may have been read meanwhile");
     assert_eq!(replica.poll(100).len(), 1);
     let published = replica.exchange.published();
@@ -221,7 +221,7 @@ fn lost_stream_is_published_again() {
     replica.add(0, &[1, 2]);
     let batch = replica.poll(100).remove(0);
     replica.exchange.receive(id(1), &batch, 100);
-    replica.exchange.tell_all();
+    replica.exchange.publish_all();
     assert_eq!((replica.exchange.stream_bytes(), replica.poll(200).len()), (0, 1));
 }
 
@@ -244,7 +244,7 @@ fn cached_blocks_are_counted_by_source() {
     second.add(0, &[1, 2, 3, 5, 4, 6]);
     second.add(1, &[1]);
     assert_eq!(matched(&mut second), Matched { own: 5, others: 3, restored: 0 }, "to the end without a gap");
-    // Of one that told of no others by the time, and another that is gone.
+    // Of one that published nothing by the time, and another that is gone.
     let mut third = Replica::new(4, &pool, &budget);
     old.add(1, &[7, 8]);
     let batch = old.poll(300).remove(0);

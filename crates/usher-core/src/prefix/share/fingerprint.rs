@@ -53,7 +53,7 @@ impl Fingerprint {
     }
 }
 
-/// The block hashes of a prompt, as the index tells them.
+/// The block hashes of a prompt, as the index knows them.
 fn probe(path: &str, body: &'static str) -> Vec<u64> {
     let headers: Headers = [(":path", path)].into_iter().collect();
     let mut parser = RequestParser::new(headers, &Parsers::new(&ParserKind::ALL));

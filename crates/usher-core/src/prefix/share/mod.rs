@@ -1,6 +1,6 @@
-//! Prefixes that replicas of a pool tell each other, without I/O.
+//! Prefixes that replicas of a pool share, without I/O.
 //!
-//! An index keeps what is new in a queue. A [`Publisher`] makes batches of it, which every replica reads from a stream that all
+//! An index keeps its updates in a queue. A [`Publisher`] makes batches of it, which every replica reads from a stream that all
 //! have in common, and puts into its own index under their [origin](crate::prefix::OriginId). An [`Exchange`] has all of that for a pool,
 //! with the [bound](StreamBound) of the stream, and a [`WarmUp`] reads the stream's end into a new replica.
 //!
@@ -19,7 +19,7 @@ pub use batch::{Batch, BatchError};
 pub use bound::{EntryId, NoEntryId, StreamBound};
 pub use exchange::{Exchange, ExchangeCounts, Received};
 pub use fingerprint::{Fingerprint, Scheme};
-pub use publisher::{Published, Publisher, Publishing};
+pub use publisher::{Publisher, PublisherConfig, PublisherCounts};
 pub use warm_up::WarmUp;
 
 #[cfg(test)]

@@ -142,7 +142,7 @@ impl World {
 
     fn read(&mut self, replica: usize, at: usize) {
         let received = self.replicas[replica].exchange.receive(id(at), &self.stream[at], self.now_ms);
-        assert!(matches!(received, Received::Taken | Received::Own), "{received:?}");
+        assert!(matches!(received, Received::Imported | Received::Own), "{received:?}");
     }
 
     fn take(&mut self, step: &Step) {
@@ -227,11 +227,11 @@ proptest! {
             world.take(step);
             world.check();
         }
-        // All is told again, and nothing is lost from here on.
+        // All is published again, and nothing is lost from here on.
         world.wait(0);
         for replica in &mut world.replicas {
             replica.unread.clear();
-            replica.exchange.tell_all();
+            replica.exchange.publish_all();
         }
         for _ in 0..5 {
             world.wait(3000);
@@ -244,7 +244,7 @@ proptest! {
             let held: usize = world.snapshot.endpoints().iter().map(|endpoint| replica.index.held(endpoint)).sum();
             prop_assert_eq!(held, replica.index.entries(), "nothing is held by endpoints that are gone");
         }
-        // Where nothing is evicted, each has what any of them sent, and no more unless one has read what a life before told.
+        // Where nothing is evicted, each has what any of them sent, and no more unless one has read what a life before published.
         let is_sent = |pod: &u32, hash: &u64| {
             world.replicas.iter().any(|replica| replica.sent.get(pod).is_some_and(|sent| sent.contains(hash)))
         };

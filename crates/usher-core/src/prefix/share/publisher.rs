@@ -1,4 +1,4 @@
-//! Batches of what a process has to tell, and when they are due.
+//! Batches of blocks to publish, and when they are due.
 
 use std::collections::VecDeque;
 use std::ops::Add;
@@ -8,9 +8,9 @@ use super::batch::{self, Batch};
 use super::fingerprint::Fingerprint;
 use crate::prefix::index::{Export, Held, OriginId, PrefixIndex};
 
-/// Rules of a [`Publisher`].
+/// Limits and intervals of a [`Publisher`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Publishing {
+pub struct PublisherConfig {
     /// Time that a block waits at most for a batch to fill up. Longer than a store needs for a batch, and short beside
     /// the time in which a conversation goes on.
     pub interval: Duration,
@@ -22,8 +22,8 @@ pub struct Publishing {
     pub stream_bytes: u64,
 }
 
-impl Publishing {
-    /// Rules for origins that expire after `ttl`, and a stream of so many bytes.
+impl PublisherConfig {
+    /// The configuration for origins that expire after `ttl`, and a stream of so many bytes.
     pub fn new(ttl: Duration, stream_bytes: u64) -> Self {
         Self { interval: Duration::from_millis(100), waiting: 1 << 18, keep_alive: ttl / 3, stream_bytes }
     }
@@ -31,18 +31,18 @@ impl Publishing {
 
 /// Counts of a publisher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Published {
+pub struct PublisherCounts {
     /// Batches that were made.
     pub batches: u64,
     /// Blocks in them.
     pub blocks: u64,
-    /// Blocks that were dropped because too many waited. Those that are still held are told by an export.
+    /// Blocks that were dropped because too many waited. Those that are still held are published by an export.
     pub dropped: u64,
     /// Exports of all that is held.
     pub exports: u64,
 }
 
-impl Add for Published {
+impl Add for PublisherCounts {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -61,48 +61,48 @@ impl Add for Published {
 pub struct Publisher {
     fingerprint: Fingerprint,
     origin: OriginId,
-    rules: Publishing,
+    config: PublisherConfig,
     /// Blocks that were taken from the index and are in no batch yet; little more than a batch.
     ready: VecDeque<Held>,
     export: Option<Export>,
     /// Another one follows: what was lost meanwhile may be of endpoints that this one is past.
     export_again: bool,
-    /// Blocks of one endpoint that the export has still to tell, the most recent first.
+    /// Blocks of one endpoint that the export has still to publish, the most recent first.
     exporting: Option<Held>,
     /// Batches of the export that may still be made in this interval.
     export_batches: usize,
     /// End of the interval.
     next_ms: u64,
     last_batch_ms: u64,
-    told_again_ms: u64,
-    /// Bytes that came into the stream since all that is used was told again.
+    republished_ms: u64,
+    /// Bytes that came into the stream since all that is used was republished.
     stream_moved: u64,
-    counts: Published,
+    counts: PublisherCounts,
 }
 
 /// Batches of an export in an interval: 160,000 blocks a second.
 const EXPORT_BATCHES: usize = 2;
 
-/// Time between two looks at how old what was told has become.
-const TELL_AGAIN_MS: u64 = 1000;
+/// Time between two looks at how old the published blocks have become.
+const REPUBLISH_CHECK_MS: u64 = 1000;
 
-/// Part of the stream that may be blocks of any replica that are told again because it has moved on, though little is new
-/// there.
-const AGAIN_PART: u64 = 8;
+/// Part of the stream that may be blocks of any replica that are republished because it has moved on, though little is
+/// new there.
+const REPUBLISHED_PART: u64 = 8;
 
 impl Publisher {
-    /// Begins to keep what is new in an index, and to tell what it holds already.
+    /// Begins to queue the updates of an index, and to publish what it holds already.
     pub fn start(
         index: &PrefixIndex,
         (fingerprint, origin): (Fingerprint, OriginId),
-        rules: Publishing,
+        config: PublisherConfig,
         now_ms: u64,
     ) -> Self {
-        index.keep_news(rules.waiting);
+        index.keep_updates(config.waiting);
         let mut publisher = Self {
             fingerprint,
             origin,
-            rules,
+            config,
             ready: VecDeque::new(),
             export: None,
             export_again: false,
@@ -110,17 +110,17 @@ impl Publisher {
             export_batches: EXPORT_BATCHES,
             next_ms: now_ms,
             last_batch_ms: now_ms,
-            told_again_ms: now_ms,
+            republished_ms: now_ms,
             stream_moved: 0,
-            counts: Published::default(),
+            counts: PublisherCounts::default(),
         };
-        publisher.tell_all(index);
+        publisher.publish_all(index);
         publisher
     }
 
-    /// Has everything told that this process added and is still held, up to half of the stream: the store lost it, or a
+    /// Publishes everything that this process added and is still held, up to half of the stream: the store lost it, or a
     /// batch did not get there.
-    pub fn tell_all(&mut self, index: &PrefixIndex) {
+    pub fn publish_all(&mut self, index: &PrefixIndex) {
         match self.export {
             Some(_) => self.export_again = true,
             None => self.begin_export(index),
@@ -136,24 +136,24 @@ impl Publisher {
     /// sent: what is new waits in the index meanwhile.
     pub fn poll(&mut self, index: &PrefixIndex, now_ms: u64) -> Option<Vec<u8>> {
         let is_due = now_ms >= self.next_ms;
-        if self.ready.is_empty() && (is_due || index.news() >= Batch::MAX_BLOCKS) {
-            self.take_news(index);
+        if self.ready.is_empty() && (is_due || index.pending_updates() >= Batch::MAX_BLOCKS) {
+            self.take_updates(index);
         }
-        if is_due && index.news() < Batch::MAX_BLOCKS {
-            self.next_ms = now_ms.saturating_add(millis(self.rules.interval));
+        if is_due && index.pending_updates() < Batch::MAX_BLOCKS {
+            self.next_ms = now_ms.saturating_add(millis(self.config.interval));
             self.export_batches = EXPORT_BATCHES;
-            self.tell_again(index, now_ms);
+            self.republish(index, now_ms);
         }
         if self.ready.is_empty() && self.export_batches > 0 {
             self.export_batches -= 1;
             self.fill(index);
         }
-        let is_silent = now_ms.saturating_sub(self.last_batch_ms) >= millis(self.rules.keep_alive);
+        let is_silent = now_ms.saturating_sub(self.last_batch_ms) >= millis(self.config.keep_alive);
         (is_silent || !self.ready.is_empty()).then(|| self.batch(now_ms))
     }
 
     /// Counts since the start.
-    pub fn counts(&self) -> Published {
+    pub fn counts(&self) -> PublisherCounts {
         self.counts
     }
 
@@ -164,17 +164,17 @@ impl Publisher {
     }
 
     fn begin_export(&mut self, index: &PrefixIndex) {
-        let most = self.rules.stream_bytes / 2 / size_of::<u64>() as u64;
+        let most = self.config.stream_bytes / 2 / size_of::<u64>() as u64;
         self.export = Some(index.export(usize::try_from(most).unwrap_or(usize::MAX)));
         self.export_again = false;
     }
 
-    fn take_news(&mut self, index: &PrefixIndex) {
-        let taken = index.take_news(Batch::MAX_BLOCKS);
+    fn take_updates(&mut self, index: &PrefixIndex) {
+        let taken = index.take_updates(Batch::MAX_BLOCKS);
         self.ready.extend(taken.held);
         if taken.dropped > 0 {
             self.counts.dropped += taken.dropped;
-            self.tell_all(index);
+            self.publish_all(index);
         }
     }
 
@@ -212,18 +212,18 @@ impl Publisher {
         }
     }
 
-    /// Has blocks that are in use told again, before they are too far from the stream's end for a start to read them: when a
+    /// Republishes blocks that are in use, before they are too far from the stream's end for a start to read them: when a
     /// quarter of an endpoint's blocks is new, or when half of the stream is.
-    fn tell_again(&mut self, index: &PrefixIndex, now_ms: u64) {
-        if now_ms.saturating_sub(self.told_again_ms) >= TELL_AGAIN_MS {
-            self.told_again_ms = now_ms;
-            let has_moved = self.stream_moved >= self.rules.stream_bytes / 2;
+    fn republish(&mut self, index: &PrefixIndex, now_ms: u64) {
+        if now_ms.saturating_sub(self.republished_ms) >= REPUBLISH_CHECK_MS {
+            self.republished_ms = now_ms;
+            let has_moved = self.stream_moved >= self.config.stream_bytes / 2;
             let replicas = index.origins() as u64 + 1;
-            let blocks = self.stream_moved / AGAIN_PART / replicas / size_of::<u64>() as u64;
+            let blocks = self.stream_moved / REPUBLISHED_PART / replicas / size_of::<u64>() as u64;
             if has_moved {
                 self.stream_moved = 0;
             }
-            index.tell_again(has_moved.then(|| usize::try_from(blocks).unwrap_or(usize::MAX)));
+            index.republish(has_moved.then(|| usize::try_from(blocks).unwrap_or(usize::MAX)));
         }
     }
 }

@@ -16,12 +16,12 @@ fn pool(count: u32) -> Arc<Snapshot> {
 
 const IDS: (Fingerprint, OriginId) = (Fingerprint(7), OriginId([1; 16]));
 
-fn rules(stream_bytes: u64) -> Publishing {
-    Publishing::new(Duration::from_secs(180), stream_bytes)
+fn config(stream_bytes: u64) -> PublisherConfig {
+    PublisherConfig::new(Duration::from_secs(180), stream_bytes)
 }
 
 fn start(index: &PrefixIndex) -> Publisher {
-    Publisher::start(index, IDS, rules(64 << 20), 0)
+    Publisher::start(index, IDS, config(64 << 20), 0)
 }
 
 fn blocks(number: u64, count: u64) -> Vec<u64> {
@@ -55,7 +55,7 @@ fn a_batch_is_due_after_its_interval_or_when_it_is_full() {
     assert_eq!(due(&mut publisher, &index, 150), [Batch::MAX_BLOCKS]);
     assert_eq!(due(&mut publisher, &index, 200), [10_000 - Batch::MAX_BLOCKS]);
     assert!(due(&mut publisher, &index, 1000).is_empty());
-    let counts = Published { batches: 3, blocks: 10_015, dropped: 0, exports: 1 };
+    let counts = PublisherCounts { batches: 3, blocks: 10_015, dropped: 0, exports: 1 };
     assert_eq!(publisher.counts(), counts, "the export of an index that was empty");
 }
 
@@ -77,18 +77,18 @@ fn existing_index_is_published_gradually() {
         add(&index, endpoint, &blocks(number, 10_000));
     }
     let mut publisher = start(&index);
-    let (mut told, mut now_ms) = (0, 0);
+    let (mut published, mut now_ms) = (0, 0);
     while publisher.counts().exports == 0 {
         add(&index, &pool.endpoints()[0], &blocks(100 + now_ms, 1));
         let batches = due(&mut publisher, &index, now_ms);
         assert!(batches.len() <= 3, "{batches:?}");
         assert!(publisher.bytes() < 400_000, "{}", publisher.bytes());
-        told += batches.iter().sum::<usize>();
+        published += batches.iter().sum::<usize>();
         now_ms += 100;
     }
     let intervals = now_ms / 100;
-    // What is new may be told twice.
-    assert!((80_000 + intervals..=80_000 + 2 * intervals).contains(&(told as u64)), "{told}");
+    // New blocks may be published twice.
+    assert!((80_000 + intervals..=80_000 + 2 * intervals).contains(&(published as u64)), "{published}");
     assert!((5..8).contains(&intervals), "{intervals}");
 }
 
@@ -96,12 +96,13 @@ fn existing_index_is_published_gradually() {
 fn dropped_blocks_are_published_later() {
     let (pool, index) = (pool(1), PrefixIndex::new(Limits::default()));
     let a = &pool.endpoints()[0];
-    let mut publisher = Publisher::start(&index, IDS, Publishing { waiting: 100, ..rules(64 << 20) }, 0);
+    let mut publisher =
+        Publisher::start(&index, IDS, PublisherConfig { waiting: 100, ..config(64 << 20) }, 0);
     due(&mut publisher, &index, 0);
     // The store is away.
     (0..5).for_each(|number| add(&index, a, &blocks(number, 50)));
-    let told = due(&mut publisher, &index, 1000);
-    assert_eq!((told, publisher.counts().dropped), (vec![100, 250], 150));
+    let published = due(&mut publisher, &index, 1000);
+    assert_eq!((published, publisher.counts().dropped), (vec![100, 250], 150));
     assert!(due(&mut publisher, &index, 2000).is_empty());
 }
 
@@ -110,14 +111,14 @@ fn losses_during_an_export_start_another_one() {
     let (pool, index) = (pool(2), PrefixIndex::new(Limits::default()));
     pool.endpoints().iter().for_each(|endpoint| add(&index, endpoint, &blocks(1, 15_000)));
     let mut publisher = start(&index);
-    let mut told = 0;
+    let mut published = 0;
     for now_ms in (0..2000).step_by(100) {
-        told += due(&mut publisher, &index, now_ms).iter().sum::<usize>();
+        published += due(&mut publisher, &index, now_ms).iter().sum::<usize>();
         if now_ms == 0 {
-            (0..3).for_each(|_| publisher.tell_all(&index));
+            (0..3).for_each(|_| publisher.publish_all(&index));
         }
     }
-    assert_eq!((told, publisher.counts().exports), (60_000, 2));
+    assert_eq!((published, publisher.counts().exports), (60_000, 2));
 }
 
 #[test]
@@ -126,7 +127,7 @@ fn an_export_is_at_most_half_of_the_stream_and_has_the_newest() {
     for endpoint in pool.endpoints() {
         (0..10).for_each(|number| add(&index, endpoint, &blocks(number, 1000)));
     }
-    let mut publisher = Publisher::start(&index, IDS, rules(160_000), 0);
+    let mut publisher = Publisher::start(&index, IDS, config(160_000), 0);
     let mut batches = Vec::new();
     for now_ms in (0..1000).step_by(100) {
         batches.extend(std::iter::from_fn(|| publisher.poll(&index, now_ms)));
@@ -158,7 +159,7 @@ fn blocks_in_use_are_republished_before_trimming() {
         publisher.seen(seen);
         due(&mut publisher, &index, now_ms);
         add(&index, a, &blocks(1, 10));
-        index.news()
+        index.pending_updates()
     };
     assert_eq!((used(900, 0), used(1000, 0)), (0, 10));
     assert_eq!((used(2000, 31 << 20), used(2900, 1 << 20)), (0, 0));

@@ -9,13 +9,13 @@ use crate::prefix::index::{Held, OriginId};
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     /// The oldest first.
-    queue: VecDeque<Told>,
+    queue: VecDeque<WaitingBlocks>,
     blocks: usize,
 }
 
-/// Blocks that were told.
+/// Blocks that one batch has of one endpoint.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct WaitingBlocks {
     pub(super) fingerprint: Fingerprint,
     /// `None` for what was read at the start.
     pub(super) origin: Option<OriginId>,
@@ -32,29 +32,29 @@ impl Waiting {
     pub(super) const MAX_MS: u64 = 30_000;
 
     /// Takes blocks, and returns how many others had to go.
-    pub(super) fn push(&mut self, told: Told) -> usize {
-        self.blocks += told.held.hashes.len();
-        self.queue.push_back(told);
+    pub(super) fn push(&mut self, blocks: WaitingBlocks) -> usize {
+        self.blocks += blocks.held.hashes.len();
+        self.queue.push_back(blocks);
         self.drop_while(|waiting| waiting.blocks > Self::MAX_BLOCKS || waiting.queue.len() > Self::MAX_RUNS)
     }
 
     /// Drops those that have waited too long, and returns how many blocks these were.
     pub(super) fn expire(&mut self, now_ms: u64) -> usize {
-        let is_over = |told: &Told| now_ms.saturating_sub(told.since_ms) >= Self::MAX_MS;
+        let is_over = |waiting: &WaitingBlocks| now_ms.saturating_sub(waiting.since_ms) >= Self::MAX_MS;
         self.drop_while(|waiting| waiting.queue.front().is_some_and(is_over))
     }
 
     /// Takes out those whose endpoint is known by now.
-    pub(super) fn take(&mut self, is_known: impl Fn(&Held) -> bool) -> Vec<Told> {
+    pub(super) fn take(&mut self, is_known: impl Fn(&Held) -> bool) -> Vec<WaitingBlocks> {
         let (found, rest) =
-            std::mem::take(&mut self.queue).into_iter().partition(|told| is_known(&told.held));
-        self.queue = VecDeque::from_iter::<Vec<Told>>(rest);
-        self.blocks = self.queue.iter().map(|told| told.held.hashes.len()).sum();
+            std::mem::take(&mut self.queue).into_iter().partition(|waiting| is_known(&waiting.held));
+        self.queue = VecDeque::from_iter::<Vec<WaitingBlocks>>(rest);
+        self.blocks = self.queue.iter().map(|waiting| waiting.held.hashes.len()).sum();
         found
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.queue.capacity() * size_of::<Told>() + self.blocks * size_of::<u64>()
+        self.queue.capacity() * size_of::<WaitingBlocks>() + self.blocks * size_of::<u64>()
     }
 
     fn drop_while(&mut self, more: impl Fn(&Self) -> bool) -> usize {

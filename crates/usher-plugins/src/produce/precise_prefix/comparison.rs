@@ -1,4 +1,4 @@
-//! Comparison of what an engine told with what it says was cached.
+//! Comparison of what an engine reported with what it says was cached.
 //!
 //! Keys are computed from tokens: where Usher's differ from the engine's, nothing that the engine tells is
 //! ever found, and routing goes on as if all were well. A response tells how many tokens of its prompt were
@@ -35,8 +35,8 @@ pub(super) struct Comparison {
     endpoint: Arc<Endpoint>,
     blocks: Arc<Blocks>,
     block_tokens: u64,
-    /// Leading blocks that were told at the decision.
-    told: u64,
+    /// Leading blocks that were reported at the decision.
+    reported: u64,
 }
 
 impl Comparison {
@@ -59,9 +59,9 @@ impl Comparison {
         }
         let hashes = blocks.hashes();
         let known = hashes.get(..known as usize).unwrap_or(hashes);
-        let told = caches.index().told(endpoint.slot(), known) as u64;
+        let reported = caches.index().reported(endpoint.slot(), known) as u64;
         let (caches, endpoint, blocks) = (Arc::clone(caches), Arc::clone(endpoint), Arc::clone(blocks));
-        Some(Self { caches, endpoint, blocks, block_tokens: block_tokens.into(), told })
+        Some(Self { caches, endpoint, blocks, block_tokens: block_tokens.into(), reported })
     }
 
     /// Compares with the tokens that were cached.
@@ -74,8 +74,8 @@ impl Comparison {
         let block_tokens = self.block_tokens.max(engine.into());
         let slack = SLACK_BLOCKS.saturating_mul(block_tokens);
         // What came in between was on its way at the decision. The blocks of this prompt are among it.
-        let by_now = || index.told(slot, self.blocks.hashes()) as u64 * self.block_tokens;
-        if let Some(agreement) = compare(self.told * self.block_tokens, cached, slack, by_now) {
+        let by_now = || index.reported(slot, self.blocks.hashes()) as u64 * self.block_tokens;
+        if let Some(agreement) = compare(self.reported * self.block_tokens, cached, slack, by_now) {
             self.caches.compared(&self.endpoint, agreement);
         }
     }

@@ -28,7 +28,7 @@ pub use weights::TierWeights;
 /// Index of the blocks that engines say they hold, by tier of memory, beside the blocks that they are about to
 /// hold by own decisions.
 ///
-/// One writer inserts and removes; the blocks of an endpoint are those that it was told, however many endpoints hold
+/// One writer inserts and removes; the blocks of an endpoint are those that were reported, however many endpoints hold
 /// one. Looking blocks up changes nothing and takes no lock. Whoever writes for an endpoint keeps its slot until all
 /// of its blocks are removed again. Slots from 65,535 on are not indexed.
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl EngineIndex {
         changes.iter().for_each(|(slot, hash, tier)| self.set(slot, *hash, *tier));
     }
 
-    /// An endpoint is about to hold these blocks, until its engine tells of them or this time. Those that find no room are
+    /// An endpoint is about to hold these blocks, until its engine reports them or this time. Those that find no room are
     /// left out.
     pub fn speculate(&self, endpoint: &Endpoint, blocks: &Arc<Blocks>, now_ms: u64, until_ms: u64) {
         if number(endpoint.slot()).is_some() {
@@ -130,21 +130,21 @@ impl EngineIndex {
         find::find(&tiers, blocks, candidates, matched);
     }
 
-    /// The same of speculative blocks alone: all that counts of endpoints whose engines are not heard.
+    /// The same of speculative blocks alone: all that counts for endpoints whose status is unknown.
     pub fn find_speculative(&self, blocks: &Blocks, candidates: View<'_>, matched: &mut Vec<EngineMatch>) {
         let tiers: Vec<_> =
             self.speculative.tables().map(|tables| (tables, TierWeights::FULL)).into_iter().collect();
         find::find(&tiers, blocks, candidates, matched);
     }
 
-    /// Leading blocks of a prompt that an endpoint's engine told of, in whichever tier, and no speculative ones. Found by
+    /// Leading blocks of a prompt that an endpoint's engine reported, in whichever tier, and no speculative ones. Found by
     /// halving: a gap may be overlooked.
-    pub fn told(&self, slot: &Slot, prompt: &[u64]) -> usize {
+    pub fn reported(&self, slot: &Slot, prompt: &[u64]) -> usize {
         let Some(number) = number(slot) else { return 0 };
-        prompt.partition_point(|hash| self.is_told(number, Key::of(*hash)))
+        prompt.partition_point(|hash| self.is_reported(number, Key::of(*hash)))
     }
 
-    fn is_told(&self, number: u16, key: Key) -> bool {
+    fn is_reported(&self, number: u16, key: Key) -> bool {
         self.tiers.iter().filter_map(OnceLock::get).any(|shards| {
             let tables = shards.tables();
             let Some(table) = tables.get(key.shard()) else { return false };

@@ -11,7 +11,7 @@ use crate::prefix::Blocks;
 use crate::prefix::index::key::Key;
 use crate::prefix::index::shards::{Shards, Tables};
 
-/// Blocks of requests that were decided, until the engine tells of them or a time is over. A block that several
+/// Blocks of requests that were decided, until the engine reports them or a time is over. A block that several
 /// requests bring lasts as long as the last of them lets it.
 #[derive(Debug, Default)]
 pub(super) struct Speculative {
@@ -65,7 +65,7 @@ impl Speculative {
         self.len.store(pending.until.len(), Relaxed);
     }
 
-    /// The engine has told of a block.
+    /// The engine has reported a block.
     pub(super) fn confirm(&self, slot: u16, hash: u64) {
         if self.len.load(Relaxed) == 0 {
             return;

@@ -1,4 +1,4 @@
-//! The index compared with a list of what each endpoint told.
+//! The index compared with a list of what each endpoint reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +43,7 @@ proptest! {
         let weights = TierWeights::default().with(1, 0.8).with(2, 0.5);
         let prompt = blocks(0..12);
         let mut now_ms = 0;
-        let mut told: BTreeMap<(u32, u64), u8> = BTreeMap::new();
+        let mut reported: BTreeMap<(u32, u64), u8> = BTreeMap::new();
         let mut speculative: BTreeMap<(u32, u64), u64> = BTreeMap::new();
         for step in steps {
             match step {
@@ -51,8 +51,8 @@ proptest! {
                     index.set(pool.endpoint(name).unwrap().slot(), prompt.hashes()[block as usize], tier);
                     speculative.remove(&(name, block));
                     match tier {
-                        Some(tier) => told.insert((name, block), tier),
-                        None => told.remove(&(name, block)),
+                        Some(tier) => reported.insert((name, block), tier),
+                        None => reported.remove(&(name, block)),
                     };
                 }
                 Step::Speculate(name, count) => {
@@ -76,7 +76,7 @@ proptest! {
         for (endpoint, found) in pool.snapshot.endpoints().iter().zip(&matched) {
             let name: u32 = endpoint.name().parse().unwrap();
             let held = (0..12).map_while(|block| {
-                let tier = told.get(&(name, block)).map(|tier| weights.of(*tier));
+                let tier = reported.get(&(name, block)).map(|tier| weights.of(*tier));
                 tier.or_else(|| speculative.contains_key(&(name, block)).then_some(1.0))
             });
             let expected = held.fold(EngineMatch::default(), |sum, weight| EngineMatch {
@@ -175,8 +175,8 @@ fn speculative_blocks_are_not_reported_as_held() {
         });
     }
     index.speculate(pool.endpoint(1).unwrap(), &prompt, 0, 10);
-    let told = [0, 1, 66].map(|name| index.told(slot(name), prompt.hashes()));
-    assert_eq!(told, [0, 5, 12]);
+    let reported = [0, 1, 66].map(|name| index.reported(slot(name), prompt.hashes()));
+    assert_eq!(reported, [0, 5, 12]);
 }
 
 #[test]
@@ -185,14 +185,14 @@ fn batched_changes_equal_single_ones() {
     let slot = |name: u32| &**pool.endpoint(name).unwrap().slot();
     let all = |tier| prompt.hashes().iter().map(move |hash| (slot(1), *hash, tier)).collect::<Vec<_>>();
     index.set_all(&all(Some(0)));
-    assert_eq!(index.told(slot(1), prompt.hashes()), 40);
+    assert_eq!(index.reported(slot(1), prompt.hashes()), 40);
     // Into another tier, and one out of it again.
     let mut changes = all(Some(1));
     changes.push((slot(1), prompt.hashes()[7], None));
     changes.push((slot(2), prompt.hashes()[0], Some(0)));
     index.set_all(&changes);
-    assert_eq!([1, 2].map(|name| index.told(slot(name), &prompt.hashes()[..7])), [7, 1]);
-    assert_eq!(index.told(slot(1), &prompt.hashes()[7..8]), 0);
+    assert_eq!([1, 2].map(|name| index.reported(slot(name), &prompt.hashes()[..7])), [7, 1]);
+    assert_eq!(index.reported(slot(1), &prompt.hashes()[7..8]), 0);
     index.set_all(&all(None));
-    assert_eq!(index.told(slot(1), prompt.hashes()), 0);
+    assert_eq!(index.reported(slot(1), prompt.hashes()), 0);
 }

@@ -1,4 +1,4 @@
-//! Queue of the blocks that this process learned of and others have to be told.
+//! Queue of the blocks that this process added and has not published yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -6,18 +6,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::held::{EndpointId, Held};
 
-/// Blocks taken from the queue.
+/// Blocks to publish, taken from the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct Updates {
     /// Blocks, one item per endpoint, what was added first in front.
     pub held: Vec<Held>,
     /// Blocks that were dropped since the last time, because the queue was full.
     pub dropped: u64,
 }
 
-/// Blocks that were added, the oldest first. A full queue drops these.
+/// Blocks that wait to be published, the oldest first. A full queue drops these.
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct UpdateQueue {
     // Taken once for every request that is added and has new blocks, and by the publisher.
     queue: Mutex<Queue>,
     /// Blocks at most; 0 without a reader.
@@ -25,11 +25,11 @@ pub(super) struct News {
     /// Blocks in the queue, to be read without the lock.
     len: AtomicUsize,
     /// `true` if there is a credit, to be read without the lock.
-    may_tell_again: AtomicBool,
+    may_republish: AtomicBool,
 }
 
-/// New blocks for every block that is told again: these are a third of the stream at most.
-const NEW_PER_AGAIN: i64 = 2;
+/// New blocks for every block that is published again: these are a third of the stream at most.
+const NEW_PER_REPUBLISHED: i64 = 2;
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -37,7 +37,7 @@ struct Queue {
     /// Endpoints that got them.
     runs: VecDeque<Run>,
     dropped: u64,
-    /// New blocks for which none was told again; below 0 after a prompt that took more than there was.
+    /// New blocks for which none was published again; below 0 after a prompt that took more than there was.
     credit: i64,
 }
 
@@ -100,14 +100,14 @@ fn grow<T>(queue: &mut VecDeque<T>, more: usize, most: usize) {
     }
 }
 
-impl News {
+impl UpdateQueue {
     /// Bounds the queue, and empties it without a reader.
     pub(super) fn set_room(&self, room: usize) {
         let mut queue = self.lock();
         self.room.store(room, Relaxed);
         if room == 0 {
             *queue = Queue::default();
-            self.may_tell_again.store(false, Relaxed);
+            self.may_republish.store(false, Relaxed);
         }
         let over = queue.hashes.len().saturating_sub(room);
         queue.drop_oldest(over);
@@ -122,18 +122,18 @@ impl News {
         self.len.load(Relaxed)
     }
 
-    /// Returns `true` if blocks that others were told of may be told again.
-    pub(super) fn may_tell_again(&self) -> bool {
-        self.may_tell_again.load(Relaxed)
+    /// Returns `true` if published blocks may be published again.
+    pub(super) fn may_republish(&self) -> bool {
+        self.may_republish.load(Relaxed)
     }
 
-    /// Has so many blocks more told again.
-    pub(super) fn tell_again(&self, more: usize) {
+    /// Lets so many more published blocks be published again.
+    pub(super) fn republish(&self, more: usize) {
         let mut queue = self.lock();
-        self.earn(&mut queue, more as i64 * NEW_PER_AGAIN, 0);
+        self.earn(&mut queue, more as i64 * NEW_PER_REPUBLISHED, 0);
     }
 
-    /// Keeps the blocks that an endpoint got, if others are told: so many of them were told before.
+    /// Queues the blocks that an endpoint got, if there is a reader. `again`: those that were published before.
     pub(super) fn record<'a>(
         &self,
         endpoint: EndpointId,
@@ -147,25 +147,25 @@ impl News {
         if room > 0 {
             let capacity = u32::try_from(capacity).unwrap_or(u32::MAX);
             let run = Run { endpoint, capacity, count: 0 };
-            let mut told = 0;
+            let mut queued = 0;
             for hashes in parts {
-                told += hashes.len();
+                queued += hashes.len();
                 queue.push(run, hashes, room);
             }
             self.len.store(queue.hashes.len(), Relaxed);
-            self.earn(&mut queue, (told - again) as i64, again as i64);
+            self.earn(&mut queue, (queued - again) as i64, again as i64);
         }
     }
 
-    /// Counts blocks that are new, and others that were told again. What is saved is worth a full queue at most.
+    /// Counts new blocks and republished ones. The credit is worth a full queue at most.
     fn earn(&self, queue: &mut Queue, new: i64, again: i64) {
         let most = self.room.load(Relaxed) as i64;
-        queue.credit = (queue.credit + new).min(most) - again * NEW_PER_AGAIN;
-        self.may_tell_again.store(queue.credit > 0, Relaxed);
+        queue.credit = (queue.credit + new).min(most) - again * NEW_PER_REPUBLISHED;
+        self.may_republish.store(queue.credit > 0, Relaxed);
     }
 
     /// Takes up to so many of the oldest blocks.
-    pub(super) fn take(&self, max_blocks: usize) -> Taken {
+    pub(super) fn take(&self, max_blocks: usize) -> Updates {
         let (hashes, runs, dropped) = {
             let mut queue = self.lock();
             let count = queue.hashes.len().min(max_blocks);
@@ -176,7 +176,7 @@ impl News {
             (hashes, runs, std::mem::take(&mut queue.dropped))
         };
         // Sorted by endpoint without the lock, which requests take.
-        let mut taken = Taken { held: Vec::new(), dropped };
+        let mut taken = Updates { held: Vec::new(), dropped };
         let mut places = HashMap::new();
         let mut rest = hashes.as_slice();
         for Run { endpoint, capacity, count } in runs {
