@@ -72,7 +72,7 @@ pub(super) struct Driver {
     draining_elsewhere: BTreeSet<String>,
     /// Queues of the others, as they were reported last.
     queues_elsewhere: Vec<QueueState>,
-    /// Time at which the queue was last told what flows got at the others.
+    /// Time at which the service of flows at the others was last reported to the queue.
     service_reported: Option<Instant>,
     is_up: bool,
     outgoing: watch::Sender<Vec<u8>>,
@@ -158,7 +158,7 @@ impl Driver {
         }
     }
 
-    /// State that the others are told.
+    /// State to publish.
     fn state(&self) -> State {
         State {
             counters: self.names.clone(),
@@ -168,14 +168,15 @@ impl Driver {
         }
     }
 
-    /// Tokens that flows got at this replica, if they are to be told, and the number of events that they are of.
+    /// Tokens that flows got at this replica, if they are due, and the number of events that they are of.
     fn service(&self, now: Instant) -> Option<(u64, Vec<FlowService>)> {
         let queue = self.queue.as_ref()?;
         let events = queue.charged();
-        self.publisher.tells_service(events, now).then(|| (events, queue.service()))
+        self.publisher.is_service_due(events, now).then(|| (events, queue.service()))
     }
 
-    /// Tells the queue what flows got at the others, as often as one of them says so: each of many may do at its time.
+    /// Reports the service of flows at the others to the queue, as often as one of them publishes it: each of many may
+    /// do at its time.
     fn report_service(&mut self, now: Instant) {
         let is_early = |at: Instant| now.saturating_duration_since(at) < SERVICE_INTERVAL;
         if let Some(queue) = &self.queue

@@ -83,8 +83,8 @@ impl Replica {
         Arc::clone(self.store.snapshot().endpoints()[0].load())
     }
 
-    /// Tells another what is due.
-    fn tell(&mut self, other: &mut Self, now: Instant) -> bool {
+    /// Publishes what is due to another replica.
+    fn publish_to(&mut self, other: &mut Self, now: Instant) -> bool {
         self.driver.tick(now);
         let is_new = self.sent.has_changed().unwrap();
         if is_new {
@@ -110,13 +110,13 @@ async fn requests_of_one_replica_count_at_the_other_until_they_end() {
     let mut now = Instant::now();
     let share = Share::new(&a.load(), InFlightId::new(0).unwrap(), 100);
     let booked = a.load().book();
-    assert!(a.tell(&mut b, now));
+    assert!(a.publish_to(&mut b, now));
     assert_eq!(b.reported(3), (1, 100, 1));
-    assert!(b.tell(&mut a, now));
-    assert_eq!(a.reported(0), (0, 0, 0), "what it hears of others is not told on");
+    assert!(b.publish_to(&mut a, now));
+    assert_eq!(a.reported(0), (0, 0, 0), "what it receives is not published on");
     drop((share, booked));
     now += INTERVAL;
-    assert!(a.tell(&mut b, now));
+    assert!(a.publish_to(&mut b, now));
     assert_eq!(b.reported(3), (0, 0, 0));
 }
 
@@ -125,7 +125,7 @@ async fn shares_of_a_replica_that_dies_are_gone_after_the_ttl() {
     let (mut a, mut b) = (Replica::new(1, vec![counter("p", 0)]), Replica::new(2, vec![counter("p", 0)]));
     let now = Instant::now();
     let _share = Share::new(&a.load(), InFlightId::new(0).unwrap(), 100);
-    a.tell(&mut b, now);
+    a.publish_to(&mut b, now);
     b.driver.tick(now + TTL - Duration::from_millis(1));
     assert_eq!(b.reported(0), (1, 100, 0));
     b.driver.tick(now + TTL);
@@ -139,7 +139,7 @@ async fn late_endpoint_has_shared_counts_and_its_successor_none() {
     b.store.replace(Vec::new());
     let _share = Share::new(&a.load(), InFlightId::new(0).unwrap(), 100);
     b.driver.tick(now);
-    a.tell(&mut b, now);
+    a.publish_to(&mut b, now);
     b.store.replace(vec![pod("a", "u1")]);
     b.driver.tick(now);
     assert_eq!(b.reported(0), (1, 100, 0));
@@ -156,11 +156,11 @@ async fn requests_at_an_endpoint_are_asked_for_when_it_comes() {
     a.store.replace(pods());
     let _booked = a.load().book();
     b.driver.tick(now);
-    a.tell(&mut b, now);
+    a.publish_to(&mut b, now);
     b.store.replace(pods());
     let now = now + INTERVAL;
-    assert!(b.tell(&mut a, now), "it asks");
-    assert!(a.tell(&mut b, now));
+    assert!(b.publish_to(&mut a, now), "it asks");
+    assert!(a.publish_to(&mut b, now));
     assert_eq!(b.load().others(), 1);
 }
 
@@ -211,17 +211,17 @@ async fn draining_pods_get_no_requests_from_other_replicas() {
     };
     b.driver.tick(now);
     a.store.set_draining(BTreeSet::from(["u2".to_owned()]));
-    assert!(a.tell(&mut b, now));
+    assert!(a.publish_to(&mut b, now));
     assert_eq!((names(&a), names(&b)), (vec!["a".to_owned()], vec!["a".to_owned()]));
     now += INTERVAL;
-    assert!(b.tell(&mut a, now));
+    assert!(b.publish_to(&mut a, now));
     a.store.set_draining(BTreeSet::new());
     now += INTERVAL;
-    assert!(a.tell(&mut b, now), "what it heard of itself keeps nothing");
+    assert!(a.publish_to(&mut b, now), "what it received of itself keeps nothing");
     assert_eq!((names(&a).len(), names(&b).len()), (2, 2));
     a.store.set_draining(BTreeSet::from(["u2".to_owned()]));
     now += INTERVAL;
-    a.tell(&mut b, now);
+    a.publish_to(&mut b, now);
     b.driver.tick(now + TTL);
     assert_eq!(names(&b).len(), 2, "the one that is silent removes nothing");
 }
@@ -231,10 +231,10 @@ async fn requests_that_wait_at_one_replica_are_known_to_the_other() {
     let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
     let mut now = Instant::now();
     let waits = QueueState { waiting: vec![(7, 2), (0, 1)] };
-    assert!(a.tell(&mut b, now));
+    assert!(a.publish_to(&mut b, now));
     *a.queue.own.lock().unwrap() = waits.clone();
     now += INTERVAL;
-    assert!(a.tell(&mut b, now), "a queue that changes is news");
+    assert!(a.publish_to(&mut b, now), "a queue that changes is published");
     assert_eq!(*b.queue.others.lock().unwrap(), [waits]);
     b.driver.tick(now + TTL);
     assert_eq!(*b.queue.others.lock().unwrap(), [], "the one that is silent has none");
@@ -244,15 +244,15 @@ async fn requests_that_wait_at_one_replica_are_known_to_the_other() {
 async fn service_of_flows_is_known_to_the_other_replica() {
     let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
     let mut now = Instant::now();
-    a.tell(&mut b, now);
+    a.publish_to(&mut b, now);
     let service = vec![FlowService { priority: 0, flow: 7, tokens: 100 }];
     *a.queue.service.lock().unwrap() = service.clone();
     now += SERVICE_INTERVAL;
-    assert!(a.tell(&mut b, now), "service is news");
+    assert!(a.publish_to(&mut b, now), "service is published");
     now += SERVICE_INTERVAL;
     b.driver.tick(now);
     assert_eq!(*b.queue.service_of_others.lock().unwrap(), [(SERVICE_INTERVAL, service)]);
-    assert!(b.queue.service().is_empty(), "what it hears of others is not told on");
+    assert!(b.queue.service().is_empty(), "what it receives is not published on");
     b.driver.tick(now + TTL);
     assert!(!b.queue.service_of_others.lock().unwrap().is_empty(), "flows got it, whoever is gone");
 }
@@ -269,11 +269,11 @@ async fn requests_at_an_endpoint_that_left_count_until_they_end() {
     }
     now += INTERVAL;
     b.driver.tick(now);
-    a.tell(&mut b, now);
+    a.publish_to(&mut b, now);
     assert_eq!(at_b.others(), 1);
     drop(booked);
     now += LINGER;
-    assert!(a.tell(&mut b, now));
+    assert!(a.publish_to(&mut b, now));
     assert_eq!(at_b.others(), 0);
     now += LINGER;
     b.driver.tick(now);
@@ -286,28 +286,28 @@ async fn unshared_counters_drop_the_load_of_others() {
     let mut now = Instant::now();
     let _share = Share::new(&a.load(), InFlightId::new(0).unwrap(), 100);
     b.driver.tick(now);
-    a.tell(&mut b, now);
+    a.publish_to(&mut b, now);
     assert_eq!(b.reported(0), (1, 100, 0));
     b.shares.send_replace(Vec::new());
     now += INTERVAL;
-    assert!(b.tell(&mut a, now));
+    assert!(b.publish_to(&mut a, now));
     assert_eq!(b.reported(0), (0, 0, 0));
     b.shares.send_replace(vec![counter("p", 0)]);
     now += INTERVAL;
-    b.tell(&mut a, now);
-    assert!(a.tell(&mut b, now), "it asks, and is answered at once");
+    b.publish_to(&mut a, now);
+    assert!(a.publish_to(&mut b, now), "it asks, and is answered at once");
     assert_eq!(b.reported(0), (1, 100, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_told_while_the_store_is_away() {
+async fn nothing_is_published_while_the_store_is_away() {
     let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
     let mut now = Instant::now();
     a.driver.take(Event::Down, now);
-    assert!(!a.tell(&mut b, now));
+    assert!(!a.publish_to(&mut b, now));
     let _booked = a.load().book();
     now += INTERVAL;
     a.driver.take(Event::Up, now);
-    assert!(a.tell(&mut b, now));
+    assert!(a.publish_to(&mut b, now));
     assert_eq!(b.load().others(), 1);
 }

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use super::resp;
 use crate::cluster::Backoff;
 
-/// Time after which the same failure is said again.
+/// Time after which the same failure is logged again.
 const REPEATED: Duration = Duration::from_secs(600);
 
-/// Time for which a connection has to last until its next failure is news, whatever it is.
+/// Time for which a connection has to last until its next failure is logged, whatever it is.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// Pauses after a failure that may end by itself: a store that is back is found within half a second.
@@ -144,53 +144,53 @@ impl Failure {
     }
 }
 
-/// Pauses between connections, and which of their failures are said.
+/// Pauses between connections, and which of their failures are logged.
 #[derive(Debug)]
 pub(super) struct Retries {
     short: Backoff,
     long: Backoff,
-    news: News,
+    log: LogFilter,
 }
 
 impl Default for Retries {
     fn default() -> Self {
         let [short, long] = [PAUSES, LONG_PAUSES].map(|(first, most)| Backoff::new(first, most));
-        Self { short, long, news: News::default() }
+        Self { short, long, log: LogFilter::default() }
     }
 }
 
 impl Retries {
-    /// Returns `true` if a connection is to be said, as its absence was.
+    /// Returns `true` if a connection is to be logged, as its absence was.
     pub(super) fn connected(&mut self) -> bool {
-        self.news.connected()
+        self.log.connected()
     }
 
     /// A connection has ended after this time.
     pub(super) fn lasted(&mut self, time: Duration) {
         if time >= SETTLED {
-            self.news.settled();
+            self.log.settled();
             self.short.reset();
             self.long.reset();
         }
     }
 
-    /// Returns whether a failure is to be said, and the pause until the next attempt.
+    /// Returns whether a failure is to be logged, and the pause until the next attempt.
     pub(super) fn failed(&mut self, failure: &Failure, now: Instant) -> (bool, Duration) {
         let pauses = if failure.needs_somebody() { &mut self.long } else { &mut self.short };
-        (self.news.failed(failure.reason(), now), pauses.next(&mut rand::rng()))
+        (self.log.failed(failure.reason(), now), pauses.next(&mut rand::rng()))
     }
 }
 
-/// Decides which failures are news.
+/// Decides which failures are logged.
 #[derive(Debug, Default)]
-struct News {
+struct LogFilter {
     last: Option<(&'static str, Instant)>,
-    /// The last thing said is a failure.
+    /// The last log line is a failure.
     is_down: bool,
 }
 
-impl News {
-    /// Returns `true` if a failure is to be said.
+impl LogFilter {
+    /// Returns `true` if a failure is to be logged.
     fn failed(&mut self, reason: &'static str, now: Instant) -> bool {
         let is_known = self
             .last
@@ -201,7 +201,7 @@ impl News {
         !is_known
     }
 
-    /// Returns `true` if a connection is to be said: the one after a failure that was said.
+    /// Returns `true` if a connection is to be logged: the one after a failure that was logged.
     fn connected(&mut self) -> bool {
         std::mem::take(&mut self.is_down)
     }
@@ -279,16 +279,16 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_said_once_per_change_of_cause() {
-        let (mut news, now) = (News::default(), Instant::now());
-        assert!(!news.connected() && news.failed("closed", now));
-        assert!(!news.failed("closed", now));
-        assert!(news.failed("connect", now) && !news.failed("connect", now));
-        assert!(news.failed("connect", now + REPEATED), "somebody may have missed it");
-        assert!(news.connected());
-        assert!(!news.failed("connect", now + REPEATED), "a server that comes and goes fills no log");
-        assert!(!news.connected());
-        news.settled();
-        assert!(news.failed("connect", now + REPEATED));
+    fn failures_are_logged_once_per_change_of_cause() {
+        let (mut log, now) = (LogFilter::default(), Instant::now());
+        assert!(!log.connected() && log.failed("closed", now));
+        assert!(!log.failed("closed", now));
+        assert!(log.failed("connect", now) && !log.failed("connect", now));
+        assert!(log.failed("connect", now + REPEATED), "somebody may have missed it");
+        assert!(log.connected());
+        assert!(!log.failed("connect", now + REPEATED), "a server that comes and goes fills no log");
+        assert!(!log.connected());
+        log.settled();
+        assert!(log.failed("connect", now + REPEATED));
     }
 }

@@ -1,4 +1,4 @@
-//! Messages in which replicas tell each other their load. No I/O.
+//! Messages in which replicas publish their load. No I/O.
 //!
 //! A message is the whole state of one replica, so that a lost one costs nothing once the next is there:
 //!

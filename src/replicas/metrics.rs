@@ -121,7 +121,7 @@ pub struct Report {
     matched: BTreeMap<&'static str, u64>,
 }
 
-/// Numbers of the prefixes that replicas tell each other.
+/// Metrics of the prefixes that replicas publish.
 #[derive(Clone, Debug)]
 pub(super) struct PrefixMetrics {
     pub(super) connected: IntGauge,
@@ -172,20 +172,20 @@ impl PrefixMetrics {
 
     /// Shows the counts of an exchange.
     pub(super) fn show(&self, exchange: &Exchange) {
-        let (heard, told) = (exchange.counts(), exchange.published());
+        let (received, published) = (exchange.counts(), exchange.published());
         let blocks = [
-            ("sent", told.blocks),
-            ("dropped", told.dropped),
-            ("imported", heard.imported),
-            ("restored", heard.restored),
-            ("unknown", heard.unknown),
-            ("refused", heard.refused),
+            ("sent", published.blocks),
+            ("dropped", published.dropped),
+            ("imported", received.imported),
+            ("restored", received.restored),
+            ("unknown", received.unknown),
+            ("refused", received.refused),
         ];
         raise(&self.blocks, &blocks);
         let matched = exchange.matched();
         let sources = [("own", matched.own), ("others", matched.others), ("restored", matched.restored)];
         raise(&self.matched, &sources);
-        raise(&self.ignored, &[("foreign", heard.foreign), ("malformed", heard.malformed)]);
+        raise(&self.ignored, &[("foreign", received.foreign), ("malformed", received.malformed)]);
         self.stream.set(i64::try_from(exchange.stream_bytes()).unwrap_or(i64::MAX));
     }
 }

@@ -1,7 +1,7 @@
 //! Load, prefixes and learned state that replicas share through Redis or Valkey.
 //!
 //! Every replica publishes what it has in flight and what waits on its pool's channel (`message`), as a whole: when it changed
-//! (`publisher`), and periodically as a heartbeat. It adds up what the others said last (`origins`), and
+//! (`publisher`), and periodically as a heartbeat. It adds up what the others published last (`origins`), and
 //! writes the sums beside its own numbers, where decisions read them. The store keeps none of it, so nothing stale
 //! is ever read from it. Prefixes go through a stream, which every replica reads (`prefixes`), and sessions and learned models
 //! through another (`learned`).
@@ -105,7 +105,7 @@ pub struct PrefixParts {
     pub replica: String,
     /// Numbers of the exchange.
     pub metrics: ReplicasMetrics,
-    /// Told when the start needs to wait no longer for the blocks that other replicas told before.
+    /// Signalled when the start needs to wait no longer for the blocks that other replicas published before.
     pub warm: oneshot::Sender<()>,
 }
 
@@ -129,7 +129,7 @@ pub struct LearnedParts {
     pub replica: String,
     /// Numbers of the exchange.
     pub metrics: ReplicasMetrics,
-    /// Told when the start needs to wait no longer for what other replicas learned before.
+    /// Signalled when the start needs to wait no longer for what other replicas learned before.
     pub warm: oneshot::Sender<()>,
 }
 

@@ -30,7 +30,7 @@ pub(super) enum Taken {
     Full,
 }
 
-/// A replica as it said last.
+/// State that a replica published last.
 #[derive(Debug)]
 struct Known {
     name: String,

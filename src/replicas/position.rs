@@ -11,7 +11,7 @@ pub(super) struct Position {
     /// Last entry that was read; `None`: new entries are read once the end of the stream was.
     last: Option<EntryId>,
     /// Last entry that this replica added.
-    told: Option<EntryId>,
+    added: Option<EntryId>,
     /// Entry that it added before, at the last look at the beginning of the stream or first since. One that is added later is in
     /// the stream again, even if it was lost.
     witness: Option<EntryId>,
@@ -44,10 +44,10 @@ impl Position {
         self.last.get_or_insert(newest);
     }
 
-    /// This replica has added an entry. Returns `true` if all has to be told again: the entry is in another stream than what
+    /// This replica has added an entry. Returns `true` if all has to be published again: the entry is in another stream than what
     /// was read, as ids grow.
-    pub(super) fn told(&mut self, id: EntryId) -> bool {
-        self.told = Some(id);
+    pub(super) fn added(&mut self, id: EntryId) -> bool {
+        self.added = Some(id);
         self.witness.get_or_insert(id);
         let is_other = self.last.is_some_and(|last| id <= last);
         if is_other {
@@ -65,9 +65,9 @@ impl Position {
         // Behind 0-0 is the whole stream, whatever its beginning is.
         let has_gap = self.last.is_some_and(|last| last != EntryId::default() && is_gone(last));
         if is_lost {
-            self.told = None;
+            self.added = None;
         }
-        self.witness = self.told;
+        self.witness = self.added;
         if has_gap {
             self.last = None;
         }
@@ -92,7 +92,7 @@ mod tests {
         position.begin();
         position.found_end(id(7));
         position.warm_up = None;
-        assert!(!position.told(id(8)));
+        assert!(!position.added(id(8)));
         assert!(position.read(id(8)) && position.read(id(10)));
         position
     }
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn end_is_read_again_after_a_gap() {
         let mut position = position();
-        assert!(!position.told(id(30)) && !position.is_lost(Some(id(8))));
+        assert!(!position.added(id(30)) && !position.is_lost(Some(id(8))));
         assert!(!position.is_lost(Some(id(20))), "the last of our entries is there");
         assert_eq!((position.after(), position.warm_up.is_some()), (None, true));
     }
@@ -122,7 +122,7 @@ mod tests {
         let mut position = position();
         assert!(position.is_lost(None));
         assert_eq!((position.after(), position.warm_up.is_some()), (None, true));
-        assert!(!position.is_lost(None), "nothing has been told since");
+        assert!(!position.is_lost(None), "nothing has been added since");
         let mut position = self::position();
         assert!(position.read(id(20)) && position.is_lost(Some(id(20))));
         assert_eq!((position.after(), position.warm_up.is_some()), (Some(id(20)), true));
@@ -132,15 +132,15 @@ mod tests {
     fn lost_stream_is_noticed_in_spite_of_what_was_added_since() {
         let mut position = position();
         assert!(!position.is_lost(Some(id(1))));
-        assert!(!position.told(id(20)) && position.read(id(20)));
+        assert!(!position.added(id(20)) && position.read(id(20)));
         assert!(position.is_lost(Some(id(20))));
-        assert!(!position.told(id(21)) && !position.is_lost(Some(id(20))));
+        assert!(!position.added(id(21)) && !position.is_lost(Some(id(20))));
     }
 
     #[test]
     fn stream_of_a_clock_that_went_back_is_another_one() {
         let mut position = position();
-        assert!(position.told(id(3)));
+        assert!(position.added(id(3)));
         assert_eq!((position.after(), position.warm_up.is_some()), (None, true));
     }
 

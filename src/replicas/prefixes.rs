@@ -1,4 +1,4 @@
-//! Prefixes that replicas tell each other through a stream of the store.
+//! Prefixes that replicas publish in a stream of the store.
 //!
 //! One connection takes turns: new entries are read, new blocks are added, and the stream is trimmed. Turns are short, so
 //! that no batch waits for a reply of another kind; while the store is slow, blocks wait in the index's queue, and the
@@ -21,7 +21,7 @@ use super::metrics::PrefixMetrics;
 use super::position::Position;
 use super::resp::Value;
 
-/// Time between two turns. A batch waits up to 100 ms before it is told, and one turn on either side.
+/// Time between two turns. A batch waits up to 100 ms before it is published, and one turn on either side.
 const TURN: Duration = Duration::from_millis(50);
 
 /// Interval at which the beginning of the stream is looked at.
@@ -63,7 +63,7 @@ pub(super) struct Prefixes {
     pending: Option<Vec<u8>>,
     /// Beginning of the warm-up, and blocks restored by earlier ones.
     began: Option<(Instant, u64)>,
-    /// Told once when nothing is left to wait for at the start.
+    /// Signalled once nothing is left to wait for at the start.
     warm: Option<oneshot::Sender<()>>,
     metrics: PrefixMetrics,
 }
@@ -208,7 +208,7 @@ impl Prefixes {
             let reply = self.ask(connection, &[b"XADD", self.key.as_bytes(), b"*", b"b", batch]).await?;
             self.pending = None;
             let id = reply.text().and_then(entries::id);
-            if id.is_some_and(|id| self.position.told(id)) {
+            if id.is_some_and(|id| self.position.added(id)) {
                 self.exchange.publish_all();
             }
             tokio::task::yield_now().await;

@@ -128,10 +128,10 @@ impl Replica {
         };
         let (ours, theirs) = duplex(1 << 22);
         tokio::spawn(serve(Arc::clone(stream), theirs));
-        let (told, warm) = oneshot::channel();
+        let (ready, warm) = oneshot::channel();
         let indexes: Indexes = Box::new(move || vec![(fingerprint, Arc::clone(&adder))]);
         let place = (connector, "k".to_owned(), BOUND);
-        let prefixes = Prefixes::new(place, (clock.clone(), &budget), indexes, Arc::clone(&store), told);
+        let prefixes = Prefixes::new(place, (clock.clone(), &budget), indexes, Arc::clone(&store), ready);
         let connection = Connection::over(Box::new(ours));
         Self { prefixes, connection, clock, store, index, warm }
     }

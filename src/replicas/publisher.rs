@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::message::{Counts, EndpointKey, Message, Origin};
 use super::queue::{FlowService, QueueState};
 
-/// Shortest time between two messages that tell what flows got.
+/// Shortest time between two messages with the service of flows.
 pub(super) const SERVICE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// State of a replica, without its name, and what flows got.
@@ -36,8 +36,8 @@ pub(super) struct Publisher {
     sequence: u64,
     sent: Option<Instant>,
     state: State,
-    /// Time at which it was last told what flows got, and the number of events that this was of.
-    told: Option<(Instant, u64)>,
+    /// Time at which the service of flows was last sent, and the number of events that this was of.
+    service_sent: Option<(Instant, u64)>,
     /// Another replica asked, or the others may not know the last message.
     is_due: bool,
     /// The others are to send theirs.
@@ -56,7 +56,7 @@ impl Publisher {
             sequence: 0,
             sent: None,
             state: State::default(),
-            told: None,
+            service_sent: None,
             is_due: true,
             asks: true,
         }
@@ -64,7 +64,7 @@ impl Publisher {
 
     /// The others may know nothing of this replica, nor it of them: a connection is new, or the counters are.
     pub(super) fn begin(&mut self) {
-        (self.is_due, self.asks, self.sent, self.told) = (true, true, None, None);
+        (self.is_due, self.asks, self.sent, self.service_sent) = (true, true, None, None);
     }
 
     /// Asks the others what they have in flight with the next message.
@@ -77,19 +77,19 @@ impl Publisher {
         self.is_due = true;
     }
 
-    /// Returns `true` if the next message is to tell what flows got: it changed, or wasn't told for long, as a message
+    /// Returns `true` if the next message has the service of flows: it changed, or wasn't sent for long, as a message
     /// may be lost. `events` is how often flows got something.
-    pub(super) fn tells_service(&self, events: u64, now: Instant) -> bool {
+    pub(super) fn is_service_due(&self, events: u64, now: Instant) -> bool {
         let is_early = self.age(now).is_some_and(|age| age < self.interval);
-        let is_old = |(at, told): (Instant, u64)| {
+        let is_old = |(at, sent): (Instant, u64)| {
             let age = now.saturating_duration_since(at);
-            age >= self.keep_alive || (told != events && age >= SERVICE_INTERVAL)
+            age >= self.keep_alive || (sent != events && age >= SERVICE_INTERVAL)
         };
-        !is_early && (self.is_due || self.told.is_none_or(is_old))
+        !is_early && (self.is_due || self.service_sent.is_none_or(is_old))
     }
 
-    /// The message that is due at `now` if this is the state. `service`: what flows got, where it is to be told, after so
-    /// many events.
+    /// The message that is due at `now` if this is the state. `service`: what flows got after so many events, if it is
+    /// due.
     pub(super) fn next(
         &mut self,
         state: State,
@@ -108,7 +108,7 @@ impl Publisher {
         self.sent = Some(now);
         self.is_due = false;
         if let Some((events, _)) = &service {
-            self.told = Some((now, *events));
+            self.service_sent = Some((now, *events));
         }
         self.state = state;
         let State { counters, endpoints, draining, queue } = self.state.clone();
@@ -163,25 +163,25 @@ mod tests {
     }
 
     #[test]
-    fn service_of_flows_is_told_more_rarely_than_load() {
+    fn service_of_flows_is_sent_more_rarely_than_load() {
         let start = Instant::now();
         let mut publisher = Publisher::new(Origin(1), "a".to_owned(), INTERVAL, TTL);
-        let mut told = |events: u64, ms: u64| {
+        let mut has_service = |events: u64, ms: u64| {
             let now = start + Duration::from_millis(ms);
-            let service = publisher.tells_service(events, now).then(|| (events, Vec::new()));
+            let service = publisher.is_service_due(events, now).then(|| (events, Vec::new()));
             // Something else changes all the time.
             let state = State { counters: vec![ms.to_string()], ..State::default() };
             publisher.next(state, service, now).map(|message| message.service.is_some())
         };
-        assert_eq!(told(0, 0), Some(true), "a new replica says all");
-        assert_eq!(told(1, 10), None);
-        assert_eq!(told(1, 20), Some(false));
-        assert_eq!(told(1, 199), Some(false));
-        assert_eq!(told(1, 219), Some(true));
-        assert_eq!(told(1, 718), Some(false), "nothing is new");
-        assert_eq!(told(1, 738), Some(true), "the last may be lost");
+        assert_eq!(has_service(0, 0), Some(true), "a new replica says all");
+        assert_eq!(has_service(1, 10), None);
+        assert_eq!(has_service(1, 20), Some(false));
+        assert_eq!(has_service(1, 199), Some(false));
+        assert_eq!(has_service(1, 219), Some(true));
+        assert_eq!(has_service(1, 718), Some(false), "nothing is new");
+        assert_eq!(has_service(1, 738), Some(true), "the last may be lost");
         publisher.answer();
         let now = start + Duration::from_millis(760);
-        assert!(publisher.tells_service(1, now), "another asked");
+        assert!(publisher.is_service_due(1, now), "another asked");
     }
 }

@@ -1,4 +1,4 @@
-//! Queue of a replica, as replicas tell it each other.
+//! Queue of a replica, as replicas publish it.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct FlowService {
     pub tokens: u32,
 }
 
-/// Queue that is told to other replicas, and hears theirs.
+/// Queue that is published to other replicas, and takes theirs.
 pub trait SharedQueue: Send + Sync {
     /// Requests that wait at this replica now.
     fn state(&self) -> QueueState;

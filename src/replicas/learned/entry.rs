@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn hash_tells_what_is_new() {
+    fn hash_changes_with_the_content() {
         let hash = |records: &[&[u8]]| draft(&[("a", records)]).hash();
         assert_eq!(hash(&[b"one"]), hash(&[b"one"]));
         assert_ne!(hash(&[b"one"]), hash(&[b"two"]));

@@ -70,10 +70,10 @@ pub(super) struct LearnedExchange {
     written: Option<(u64, Instant)>,
     /// Last entry that was read; `None`: nothing was.
     last: Option<EntryId>,
-    /// Told once when nothing is left to wait for at the start.
+    /// Signalled once nothing is left to wait for at the start.
     warm: Option<oneshot::Sender<()>>,
     /// The log says that entries of others were left out.
-    is_told: bool,
+    is_logged: bool,
     metrics: LearnedMetrics,
 }
 
@@ -95,7 +95,7 @@ impl LearnedExchange {
             written: None,
             last: None,
             warm: Some(warm),
-            is_told: false,
+            is_logged: false,
             metrics,
         }
     }
@@ -246,7 +246,7 @@ impl LearnedExchange {
         for (plugin, imported) in &tally.imported {
             self.metrics.imported.with_label_values(&[plugin]).inc_by(*imported);
         }
-        if tally.foreign > 0 && !std::mem::replace(&mut self.is_told, true) {
+        if tally.foreign > 0 && !std::mem::replace(&mut self.is_logged, true) {
             tracing::info!("another configuration or version hands on learned state; it is left out");
         }
     }
