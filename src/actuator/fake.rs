@@ -190,11 +190,11 @@ impl Fake {
         let path = parts.uri.path().to_owned();
         let is_refused = self.state().refusal(&parts.method, &path).is_some();
         if parts.uri.query().unwrap_or_default().contains("watch=true") && !is_refused {
-            let (say, told) = mpsc::unbounded_channel();
+            let (say, lines) = mpsc::unbounded_channel();
             if path == "/api/v1/namespaces/ns/pods" {
                 self.state().watches.push(say);
             }
-            let lines = UnboundedReceiverStream::new(told)
+            let lines = UnboundedReceiverStream::new(lines)
                 .map(|event: Value| Ok::<_, Infallible>(Frame::data(format!("{event}\n").into())));
             return Response::new(StreamBody::new(lines).boxed_unsync());
         }

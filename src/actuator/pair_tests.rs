@@ -154,8 +154,8 @@ async fn ratio_holds_beside_a_role_without_a_target() {
         assert_eq!(number, expected, "{pods:?} {write:?}");
         let role = &plan.roles[0];
         assert_eq!(role.admitted, role.write, "those that stay may be replaced: {pods:?} {write:?}");
-        let is_told = plan.conditions.contains(&Condition::NoTarget);
-        assert_eq!(is_told, expected != Some(write[0]), "{pods:?} {write:?}");
+        let is_reported = plan.conditions.contains(&Condition::NoTarget);
+        assert_eq!(is_reported, expected != Some(write[0]), "{pods:?} {write:?}");
         assert_eq!(unwritten.contains(&0), expected.is_none(), "{pods:?} {write:?}");
     }
 }

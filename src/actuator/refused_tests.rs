@@ -72,10 +72,10 @@ async fn refused_eviction_is_reported_once() {
     for at in [1, 2] {
         assert_eq!(trim(&mut actuator, at).await, [Condition::EvictionRefused]);
     }
-    let told = fake.written("/events");
-    let told: Vec<&Value> = told.iter().filter(|event| event["reason"] == "EvictionRefused").collect();
-    assert_eq!(told.len(), 1);
-    assert!(told[0]["message"].as_str().unwrap().contains("429"), "{}", told[0]);
+    let events = fake.written("/events");
+    let events: Vec<&Value> = events.iter().filter(|event| event["reason"] == "EvictionRefused").collect();
+    assert_eq!(events.len(), 1);
+    assert!(events[0]["message"].as_str().unwrap().contains("429"), "{}", events[0]);
     fake.accept();
     assert!(trim(&mut actuator, 3).await.is_empty());
 }

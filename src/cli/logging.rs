@@ -30,6 +30,6 @@ pub(super) fn start(settings: LogSettings) -> LogLevel {
 
 /// Events of this level and above, if they are ours.
 fn targets(level: Level) -> Targets {
-    // What libraries tell in detail is for their authors, and may quote what we don't log.
+    // What libraries log in detail is for their authors, and may quote what we don't log.
     Targets::new().with_default(level.min(Level::WARN)).with_target(env!("CARGO_CRATE_NAME"), level)
 }

@@ -78,7 +78,7 @@ pub async fn follow<T: Watched, M: Send>(
                         machine.listed(version)
                     }
                     Err(problem) => {
-                        // A kind that is missing is for the caller to tell.
+                        // A kind that is missing is for the caller to log.
                         if !matches!(problem, Problem::NotFound(_)) {
                             watch_status.set_connected(false);
                         }
@@ -213,7 +213,7 @@ struct Reports<'a> {
 
 impl Reports<'_> {
     fn fails(&mut self, problem: &Problem) {
-        // Part of how watches live, and a kind that is missing is for the caller to tell.
+        // Part of how watches live, and a kind that is missing is for the caller to log.
         if matches!(problem, Problem::Expired(_) | Problem::NotFound(_))
             || self.last.as_ref() == Some(problem)
         {

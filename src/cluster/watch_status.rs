@@ -11,7 +11,7 @@ pub struct WatchStatus {
     clock: Clock,
     /// When the server was last heard of it, in the clock's milliseconds; 0: never.
     heard: AtomicU64,
-    /// The server tells us of changes now, or when it defines objects of this kind.
+    /// The server sends changes now, or when it defines objects of this kind.
     connected: AtomicBool,
 }
 
@@ -26,7 +26,7 @@ impl WatchStatus {
         self.heard.store(self.clock.now_ms(), Relaxed);
     }
 
-    /// The server will tell us of the next change, or it won't.
+    /// Records whether the server will send the next change.
     pub fn set_connected(&self, connected: bool) {
         self.connected.store(connected, Relaxed);
     }
@@ -38,7 +38,7 @@ impl WatchStatus {
         self.set_connected(true);
     }
 
-    /// Returns `true` if the server tells us of changes now, as far as we know; of a kind that it
+    /// Returns `true` if the server sends changes now, as far as we know; of a kind that it
     /// does not define, if it says so when it is asked.
     pub fn is_connected(&self) -> bool {
         self.connected.load(Relaxed)

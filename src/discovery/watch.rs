@@ -269,12 +269,12 @@ impl FileDiscovery {
         if let Some(current) = &self.current {
             current.set(i64::from(problem.is_none()));
         }
-        let is_news = self.problem != problem;
+        let is_new = self.problem != problem;
         self.problem = problem;
-        is_news
+        is_new
     }
 
-    /// Tells once that looking at the file ended in a panic. It is a mistake in the
+    /// Logs once that looking at the file ended in a panic. It is a mistake in the
     /// program, not a reason to stop following the file.
     fn panicked(&mut self) {
         if self.note(Some("panicked".to_owned())) {

@@ -58,7 +58,7 @@ pub enum Broken {
     Messages,
 }
 
-/// A response to a probe, as far as it tells who gave it.
+/// A response to a probe, as far as it shows who gave it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     /// HTTP status.
@@ -170,7 +170,7 @@ pub struct StateStore {
     pub failures: BTreeMap<String, u64>,
 }
 
-/// Requests to an endpoint whose cached tokens were compared with what its engine told.
+/// Requests to an endpoint whose cached tokens were compared with what its engine announced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
     /// All of them.

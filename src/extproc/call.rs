@@ -42,7 +42,7 @@ pub trait Call {
     fn on_message(&mut self, message: Payload, out: &mut Outbox) -> ControlFlow<End>;
 
     /// Part of a message has arrived, and so many bytes of it are kept until the rest has.
-    /// Told again when there is more. Not told of a message that comes in one frame.
+    /// Called again when there is more, and not for a message that comes in one frame.
     fn on_part(&mut self, bytes: usize, out: &mut Outbox) -> ControlFlow<End> {
         let _ = (bytes, out);
         ControlFlow::Continue(())
@@ -96,10 +96,10 @@ pub struct Calls<F> {
 /// Largest messages, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageLimits {
-    /// Largest message that is read. [`Call::on_end`] is told of a larger one with
-    /// `RESOURCE_EXHAUSTED`, as soon as its length is known.
+    /// Largest message that is read. [`Call::on_end`] gets `RESOURCE_EXHAUSTED` for a larger
+    /// one, as soon as its length is known.
     pub receive: usize,
-    /// Largest message that is sent. [`Call::on_refused`] is told of a larger one, and nothing follows it.
+    /// Largest message that is sent. [`Call::on_refused`] is called for a larger one, and nothing follows it.
     pub send: usize,
 }
 

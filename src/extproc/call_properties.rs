@@ -80,7 +80,7 @@ impl Body for Client {
 
 impl CallSource for Client {}
 
-/// Sends every message back, as a copy, and counts how often it was told the end.
+/// Sends every message back, as a copy, and counts how often the end was reported.
 #[derive(Default)]
 struct Echo {
     ends: usize,

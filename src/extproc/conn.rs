@@ -335,15 +335,15 @@ mod tests {
             if is_urgent {
                 unread.hurried().cancel();
             }
-            let mut is_told = false;
+            let mut has_goaway = false;
             while let Some((kind, flags, payload)) = frame(&mut client).await {
-                is_told |= kind == GOAWAY;
+                has_goaway |= kind == GOAWAY;
                 if (kind, flags) == (PING, 0) && responds {
                     client.write_all(&[0, 0, 8, PING, ACK, 0, 0, 0, 0]).await.unwrap();
                     client.write_all(&payload).await.unwrap();
                 }
             }
-            assert!(is_told || is_urgent);
+            assert!(has_goaway || is_urgent);
             let ended = served.await.unwrap();
             assert!(if responds { ended.is_ok() } else { matches!(ended, Err(ConnectionError::Retired)) });
             assert_eq!(start.elapsed().as_secs(), seconds);

@@ -1,6 +1,6 @@
 //! The SETTINGS frame that begins what a server sends (RFC 9113, section 3.4).
 //!
-//! hyper tells clients the limit of streams that it also enforces. Here they are told a lower one:
+//! hyper sends clients the limit of streams that it also enforces. Here they are told a lower one:
 //! clients open streams before they hear of any, and those are not to be refused.
 
 /// Bytes of a frame's head.

@@ -122,12 +122,12 @@ impl Received {
 
     /// Memory that the DATA frames take whose heads end within the next `bytes`: their payload, and
     /// [`OVERHEAD`] each. The padding of a frame is taken off when its length is read. Frames on
-    /// streams that were `reset` take none. `tell` hears what came on which stream.
+    /// streams that were `reset` take none. `on_arrival` is called with what came on which stream.
     pub fn read(
         &mut self,
         mut bytes: &[u8],
         reset: &ResetStreams,
-        mut tell: impl FnMut(u32, Arrival),
+        mut on_arrival: impl FnMut(u32, Arrival),
     ) -> i64 {
         let mut sum = 0;
         loop {
@@ -135,7 +135,7 @@ impl Received {
                 let length = (data.length - 1 - i64::from(*padding)).max(0);
                 let less = Data { length, ..data }.taken() - data.taken();
                 sum += less;
-                tell(data.stream, Arrival::Data(less));
+                on_arrival(data.stream, Arrival::Data(less));
                 self.padded = None;
             }
             let Some(head) = self.heads.next(&mut bytes) else { return sum };
@@ -143,11 +143,11 @@ impl Received {
             let are_headers = matches!(kind, HEADERS | CONTINUATION);
             self.headers = are_headers.then_some(flags & END_HEADERS != 0);
             if kind == HEADERS {
-                tell(stream, Arrival::Headers);
+                on_arrival(stream, Arrival::Headers);
             } else if kind == DATA && !reset.has(stream) {
                 let data = Data { stream, length: length as i64, is_last: flags & END_STREAM != 0 };
                 sum += data.taken();
-                tell(stream, Arrival::Data(data.taken()));
+                on_arrival(stream, Arrival::Data(data.taken()));
                 self.padded = (flags & PADDED != 0 && length > 0).then_some(data);
             }
         }
@@ -222,16 +222,16 @@ mod tests {
             (HEADERS, 0, b"anything", 0),
         ];
         for (kind, flags, payload, taken) in table {
-            let mut told = 0;
+            let mut arrived = 0;
             let read = Received::after(0).read(
                 &frame(kind, flags, payload),
                 &ResetStreams::new(),
                 |stream, what| {
                     assert_eq!((stream, matches!(what, Arrival::Headers)), (1, kind == HEADERS));
-                    told += if let Arrival::Data(bytes) = what { bytes } else { 0 };
+                    arrived += if let Arrival::Data(bytes) = what { bytes } else { 0 };
                 },
             );
-            assert_eq!((read, told), (taken, taken), "{flags} {payload:?}");
+            assert_eq!((read, arrived), (taken, taken), "{flags} {payload:?}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! gRPC health: what probes and gateways are told, and the service that tells them.
+//! gRPC health: the state that probes and gateways see, and the service that answers them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -147,11 +147,11 @@ impl HealthState {
     /// The health of a service name now and whenever it changes. Ends after the last change, which
     /// is that the server stops, so that no client waits for the stream.
     fn watch(&self, service: String) -> impl Stream<Item = Serving> + Send + use<> {
-        unfold((self.view.subscribe(), None, service), |(mut views, told, service)| async move {
+        unfold((self.view.subscribe(), None, service), |(mut views, sent, service)| async move {
             loop {
                 let view = *views.borrow_and_update();
                 let serving = view.of(&service);
-                if told != Some(serving) {
+                if sent != Some(serving) {
                     return Some((serving, (views, Some(serving), service)));
                 }
                 if view.draining {

@@ -1,5 +1,5 @@
 //! The first bytes of an HTTP/2 connection. They are read before hyper gets it, because
-//! hyper waits for them as long as it takes, and doesn't tell when they came.
+//! hyper waits for them as long as it takes, and doesn't report when they came.
 
 use std::io;
 use std::pin::Pin;

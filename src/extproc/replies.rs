@@ -59,12 +59,12 @@ impl Replies {
         self.early = early;
     }
 
-    /// Adds a part of the response's body. With the last goes what the gateway is told.
+    /// Adds a part of the response's body. The last part carries the attributes for the gateway.
     pub(super) fn response_body(
         &mut self,
         pieces: impl IntoIterator<Item = Bytes>,
         end_of_stream: bool,
-        told: Vec<Attribute>,
+        of_response: Vec<Attribute>,
     ) {
         chunks(&mut self.ready, pieces, end_of_stream, |data, end_of_stream| Reply::ResponseBody {
             data,
@@ -72,7 +72,7 @@ impl Replies {
             attributes: Vec::new(),
         });
         if end_of_stream && let Some(Reply::ResponseBody { attributes, .. }) = self.ready.back_mut() {
-            *attributes = told;
+            *attributes = of_response;
         }
     }
 

@@ -41,7 +41,7 @@ enum First {
     Bytes,
     /// Its events are read until one has content.
     Token(FirstTokenReader),
-    /// Counts generated tokens from here on, where events tell how many there are.
+    /// Counts generated tokens from here on, where events say how many there are.
     Passed(Option<Generated>),
 }
 
@@ -71,7 +71,7 @@ pub(super) struct ResponseTracker {
     restorer: Option<Box<ModelRestorer>>,
 }
 
-/// Bytes of a body for a token, where nothing else tells how many there are.
+/// Bytes of a body for a token, where nothing else says how many there are.
 const BYTES_PER_TOKEN: u64 = 4;
 
 fn count(generated: &mut Option<Generated>, data: &Pieces) {

@@ -234,7 +234,7 @@ struct Opens<'a> {
 }
 
 /// Opens the connection that `transport` becomes, gives its place among those being opened back, and
-/// serves. `opened` is told of the open connection.
+/// serves. `opened` is called with the open connection.
 async fn serve_on<I, S, B>(
     transport: impl Future<Output = io::Result<I>>,
     opened: impl FnOnce(&mut I),

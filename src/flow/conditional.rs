@@ -1,5 +1,5 @@
 //! `prefer: if-available`: a client that wants a response only where its prompt is
-//! in a cache already, and would rather be told than wait.
+//! in a cache already, and would rather be refused than wait.
 
 use crate::schedule::data::PrefixMatch;
 use crate::schedule::{Context, Decision, Key};

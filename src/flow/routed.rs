@@ -53,7 +53,7 @@ pub(super) struct Sent {
     /// A good response has begun, and what it is good for comes with its first token: a
     /// server may send headers and then hang.
     pub(super) unproven: bool,
-    /// The clock that tells when the first token has passed; `None` once it has, and where it isn't
+    /// The clock that shows when the first token has passed; `None` once it has, and where it isn't
     /// seen as it comes.
     pub(super) clock: Option<Clock>,
 }

@@ -141,7 +141,7 @@ impl Connection {
             match self.stream.try_read_buf(&mut self.input) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => return Ok(()),
-                // It is told to be readable until a read says otherwise.
+                // It counts as readable until a read says otherwise.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }

@@ -37,7 +37,7 @@ pub(super) struct Source {
     failures: u32,
     /// Events that were applied.
     pub(super) applied: u64,
-    /// Comparisons of what it told with what was cached.
+    /// Comparisons of what it announced with what was cached.
     pub(super) agreement: Agreement,
     /// Time that the engine gave the last batch, in seconds since 1970.
     pub(super) last_batch: Option<f64>,

@@ -43,7 +43,7 @@ impl Drop for KvEventsThread {
     fn drop(&mut self) {
         self.stop.cancel();
         if let Some(thread) = self.thread.take() {
-            // It ends after the batch under way. A panic there was told.
+            // It ends after the batch under way. A panic there was logged.
             let _ = thread.join();
         }
     }

@@ -38,7 +38,7 @@ pub struct Replica<F> {
     pub term: Arc<Term>,
 }
 
-/// Takes part in an election until `stop`, and gives the lease up then. `ready` hears
+/// Takes part in an election until `stop`, and gives the lease up then. `ready` is called
 /// whenever this replica begins or ceases to be one for a gateway to send requests to.
 pub async fn elect(
     cluster: Cluster,
@@ -54,7 +54,7 @@ pub async fn elect(
     let mut holder =
         Holder { cluster: cluster.clone(), name: name.clone(), election, clock, term, lease: None };
     let identity = holder.election.identity().to_owned();
-    let watching = tell_of_changes(cluster.clone(), name.collection(), identity, holder.clock.clone(), wake);
+    let watching = watch_changes(cluster.clone(), name.collection(), identity, holder.clock.clone(), wake);
     let _watching = AbortOnDropHandle::new(tokio::spawn(watching));
     let (learn, revision) = watch::channel(None);
     let _learning = pod.map(|(namespace, pod)| {
@@ -144,7 +144,7 @@ struct PartialObjectMeta {
 
 /// Sends every change of the lease, and whether this replica holds it then. Without the right to
 /// watch it, one has to look from time to time.
-async fn tell_of_changes(
+async fn watch_changes(
     cluster: Cluster,
     collection: Collection,
     identity: String,
@@ -153,12 +153,12 @@ async fn tell_of_changes(
 ) {
     let watch_status = WatchStatus::new(clock);
     let is_ours = |lease: &Version| lease.spec.holder_identity.as_ref() == Some(&identity);
-    let tell = |change: Change<Version>| match change {
+    let holds = |change: Change<Version>| match change {
         Change::All(leases) => leases.iter().any(is_ours),
         Change::Put(lease) => is_ours(&lease),
         Change::Gone(_) => false,
     };
-    let _: Ended = follow(&cluster, &collection, &watch_status, &wake, tell).await;
+    let _: Ended = follow(&cluster, &collection, &watch_status, &wake, holds).await;
 }
 
 /// Parts of a lease that a watch needs.

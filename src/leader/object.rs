@@ -13,7 +13,7 @@ use crate::cluster::Collection;
 /// Seconds for which others wait after a lease that was given up; the API has no zero.
 const GIVEN_UP: i32 = 1;
 
-/// Annotations of the Lease in which replicas tell each other what its fields have no place
+/// Annotations of the Lease in which replicas publish what its fields have no place
 /// for: who leads, and who asks to. `preferredHolder` of newer API servers would be one for
 /// the latter, but comes only together with a strategy, by which the server itself chooses.
 const LEADER: &str = "usher/leader";

@@ -23,7 +23,7 @@ pub(super) fn is_foreign(headers: &HeaderMap) -> bool {
 }
 
 /// Location of the page for a browser that asked a proxy for it by a path without a slash at its end: the page's links
-/// would lead past that path. Envoy tells the path.
+/// would lead past that path. Envoy sends the path.
 pub(super) fn folder(headers: &HeaderMap) -> Option<HeaderValue> {
     let asked = headers.get("x-envoy-original-path")?.to_str().ok()?;
     let (path, query) = asked.split_at(asked.find('?').unwrap_or(asked.len()));

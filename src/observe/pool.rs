@@ -159,7 +159,7 @@ fn round(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// The gauge that tells which build runs.
+/// The gauge with the build that runs.
 ///
 /// # Errors
 /// `prometheus::Error` if its name is not valid.

@@ -13,7 +13,7 @@ use super::record::Record;
 pub(super) struct Queue {
     // Held for a push or a take.
     waiting: Mutex<Waiting>,
-    /// Told when there is enough for an export.
+    /// Notified when there is enough for an export.
     enough: Notify,
     /// Most spans that wait.
     max_spans: usize,

@@ -80,7 +80,7 @@ impl Members {
             return (member.id, None);
         }
         let line = self.join(endpoint, at_us);
-        // The next snapshot tells whether it is still there.
+        // The next snapshot shows whether it is still there.
         self.generation = None;
         let id = self.known.get(&endpoint.slot().number()).map_or(u32::MAX, |member| member.id);
         (id, line)

@@ -42,7 +42,7 @@ impl Decided {
 pub struct ProfilePicked {
     /// Its name.
     pub profile: Box<str>,
-    /// The gateway was told these.
+    /// Endpoints that the gateway got.
     pub is_primary: bool,
     /// These compute the prompt for the primary ones.
     pub is_prefill: bool,

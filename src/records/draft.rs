@@ -287,10 +287,10 @@ fn names(pool: &Snapshot, rows: &mut [Row]) -> Arc<[EndpointName]> {
 
 /// By rows; empty where no plugin follows KV events.
 fn kv_events(subject: &Subject<'_>, rows: &[Row]) -> Box<[Option<EngineKnown>]> {
-    let Some(told) = subject.kv_events else { return Box::default() };
+    let Some(events) = subject.kv_events else { return Box::default() };
     let known = |row: &Row| {
-        let status = told.status_at(row.position)?;
-        Some(EngineKnown { status, cached_tokens: told.tokens_at(row.position) })
+        let status = events.status_at(row.position)?;
+        Some(EngineKnown { status, cached_tokens: events.tokens_at(row.position) })
     };
     rows.iter().map(known).collect()
 }

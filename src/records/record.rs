@@ -31,7 +31,7 @@ const SCORED: usize = 16;
 pub struct ProfileRecord {
     /// Names of its plugins.
     pub shape: Arc<Shape>,
-    /// `true` if it picked the destination that the gateway was told.
+    /// `true` if it picked the destination that the gateway got.
     pub is_primary: bool,
     /// Candidates that each filter left.
     pub steps: SmallVec<[Step; 2]>,
@@ -133,7 +133,7 @@ pub struct DecisionRecord {
     pub(super) names: Arc<[EndpointName]>,
     /// Recorded endpoints: all, or the best of a large pool.
     pub rows: Box<[Row]>,
-    /// Told by KV events of each of the rows; empty where no plugin follows them.
+    /// Knowledge from KV events of each of the rows; empty where no plugin follows them.
     pub(super) kv_events: Box<[Option<EngineKnown>]>,
     /// Runs of profiles, in the order in which they ran.
     pub profiles: SmallVec<[ProfileRecord; 1]>,
@@ -189,7 +189,7 @@ impl DecisionRecord {
         self.is_slow.load(Relaxed)
     }
 
-    /// The run whose picks the gateway was told.
+    /// The run whose picks the gateway got.
     pub fn primary(&self) -> Option<&ProfileRecord> {
         self.profiles.iter().find(|profile| profile.is_primary)
     }
@@ -220,7 +220,7 @@ impl DecisionRecord {
         self.kv_events.get(usize::from(position))?.as_ref()
     }
 
-    /// Tokens of the prompt that the first pick's engine held by its KV events. `None` where usage wouldn't tell of the
+    /// Tokens of the prompt that the first pick's engine held by its KV events. `None` where usage isn't about the
     /// same: another profile sent the prompt elsewhere before.
     pub fn held_tokens(&self) -> Option<u32> {
         let others = self.profiles.iter().filter(|profile| !profile.is_primary);

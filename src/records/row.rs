@@ -16,7 +16,7 @@ pub struct Signals {
     pub age_ms: Option<u32>,
     /// Requests of this picker that were in flight there, without this one.
     pub in_flight: u32,
-    /// Tokens of the prompt that its prefix cache was expected to have; `None` where nothing tells.
+    /// Tokens of the prompt that its prefix cache was expected to have; `None` if unknown.
     pub cached_tokens: Option<u32>,
 }
 

@@ -80,7 +80,7 @@ pub(super) fn sources(
                 parts.push(MetricsSource { params: params.clone(), engines, models });
             }
             Some(DataSource::Notifications) => {
-                // Any plugin may want to be told.
+                // Any plugin may want to be notified.
                 for Reference { plugin_ref } in &source.extractors {
                     extractors.push(instances.get("extractors", plugin_ref)?);
                 }

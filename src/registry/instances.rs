@@ -99,7 +99,7 @@ impl<'a> Instances<'a> {
         self.build_state.check()
     }
 
-    /// Tells the model of latencies, if a plugin asked for it, how fast endpoints are configured
+    /// Gives the model of latencies, if a plugin asked for it, how fast endpoints are configured
     /// to compute prompts.
     pub(super) fn expect_rate(&mut self) {
         if let Some(model) = Model::find(self.state) {

@@ -57,7 +57,7 @@ impl PolicyFile {
             let path = self.path.clone();
             // Away from the runtime: its file system may be slow.
             let Ok(change) = tokio::task::spawn_blocking(move || text(&path)).await else { return };
-            let is_news = match &change {
+            let is_changed = match &change {
                 Ok(text) => {
                     let hash = Some(xxh3_128(text.as_bytes()));
                     let differs = std::mem::replace(&mut self.seen, hash) != hash;
@@ -65,7 +65,7 @@ impl PolicyFile {
                 }
                 Err(error) => problem.replace(error.clone()).as_ref() != Some(error),
             };
-            if is_news && sender.send(update(change)).await.is_err() {
+            if is_changed && sender.send(update(change)).await.is_err() {
                 return;
             }
         }

@@ -1,4 +1,4 @@
-//! The engines whose metrics are known without being told, with llm-d-router's names for them.
+//! The engines whose metrics are known without configuration, with llm-d-router's names for them.
 
 use crate::endpoints::{AttributeId, Lease};
 

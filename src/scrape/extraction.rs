@@ -90,7 +90,7 @@ impl<'a> Extraction<'a> {
     }
 
     /// The page is complete: what it says goes to the endpoint, and what it doesn't say is
-    /// counted and told. Whether everything was there.
+    /// counted and logged. Whether everything was there.
     pub(super) fn finish(&mut self, now: Instant, now_ms: u64) -> bool {
         let load = self.endpoint.load();
         let (complete, fine) = match &mut self.kind {

@@ -40,7 +40,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct ModelPage {
     bytes: Vec<u8>,
-    /// Hash of the last page that was applied: an equal one has no news.
+    /// Hash of the last page that was applied: an equal one changes nothing.
     applied: Option<u64>,
 }
 
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!((&*models, load.models_read.last()), (&want, 3.0));
         first.feed(text.as_bytes());
         first.apply(&load, 9).unwrap();
-        assert!(Arc::ptr_eq(&models, &load.models.load_full().unwrap()), "no news, nothing replaced");
+        assert!(Arc::ptr_eq(&models, &load.models.load_full().unwrap()), "unchanged, nothing replaced");
         assert_eq!(load.models_read.read_at_ms(), Some(9));
     }
 

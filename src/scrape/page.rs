@@ -66,7 +66,7 @@ impl PageReader {
             match self.response.next(&mut bytes)? {
                 Part::More => return Ok(None),
                 Part::Head(head) if head.status != 200 => return Err(PageError::Status(head.status)),
-                // A length in the head tells before anything is read.
+                // A length in the head decides before anything is read.
                 Part::Head(head) if head.length.is_some_and(|length| length > self.limit as u64) => {
                     return Err(PageError::TooLarge(self.limit));
                 }

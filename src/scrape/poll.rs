@@ -29,7 +29,7 @@ pub(super) struct Source {
     pub(super) buffer: Buffer,
     /// Metrics about the engine's process, if they are read.
     pub(super) state: Option<Wanted>,
-    /// Told of every page that was read.
+    /// Notified of every page that was read.
     pub(super) store: Arc<Store>,
 }
 

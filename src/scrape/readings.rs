@@ -421,7 +421,7 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1 2000
         assert_eq!(*adapters, want);
 
         read(&load, 6, PAGE);
-        assert!(Arc::ptr_eq(&adapters, &load.adapters.load_full().unwrap()), "no news, nothing replaced");
+        assert!(Arc::ptr_eq(&adapters, &load.adapters.load_full().unwrap()), "unchanged, nothing replaced");
         assert_eq!(load.adapters_read.read_at_ms(), Some(5), "and what isn't there grows old");
 
         let problems = read(&load, 7, &(series("?", "x", "", 40.0) + PAGE));

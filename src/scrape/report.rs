@@ -10,11 +10,11 @@ use crate::endpoints::Endpoint;
 
 use super::client::{Reason, ScrapeError};
 
-/// A change is told at once, the next not before this time is over; an
+/// A change is logged at once, the next not before this time is over; an
 /// endpoint that comes and goes would fill the log otherwise.
 const GAP: Duration = Duration::from_secs(10);
 
-/// A state that is told when it changes.
+/// A state that is logged when it changes.
 #[derive(Debug)]
 pub(super) struct LoggedState<T> {
     state: T,
@@ -22,12 +22,12 @@ pub(super) struct LoggedState<T> {
 }
 
 impl<T: PartialEq> LoggedState<T> {
-    /// `state` is what needs no telling.
+    /// `state` is expected, and not logged.
     pub(super) fn new(state: T) -> Self {
         Self { state, at: None }
     }
 
-    /// Returns `true` if this state has to be told now.
+    /// Returns `true` if this state is to be logged now.
     pub(super) fn changes_to(&mut self, state: T, now: Instant) -> bool {
         if state == self.state || self.at.is_some_and(|at| now < at + GAP) {
             return false;
@@ -81,7 +81,7 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut failing = LoggedState::new(false);
-        assert!(!failing.changes_to(false, at(0)), "the expected needs no telling");
+        assert!(!failing.changes_to(false, at(0)), "the expected state is not logged");
         assert!(failing.changes_to(true, at(0)));
         assert!(!failing.changes_to(true, at(60)));
         assert!(failing.changes_to(false, at(61)));

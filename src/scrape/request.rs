@@ -31,7 +31,7 @@ impl Requests {
     }
 
     /// Learns whether the response was a page with everything on it that should be there. If
-    /// not, the whole page is asked for from now on. Whether that is news.
+    /// not, the whole page is asked for from now on. Returns whether that is new.
     pub(super) fn learn(&mut self, complete: bool) -> bool {
         !complete && self.selecting.take().is_some()
     }

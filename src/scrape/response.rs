@@ -50,7 +50,7 @@ pub struct Head {
     pub status: u16,
     /// Encoding of the body.
     pub encoding: Encoding,
-    /// Bytes of the body, where the head tells.
+    /// Bytes of the body, where the head says it.
     pub length: Option<u64>,
 }
 

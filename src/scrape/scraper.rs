@@ -96,7 +96,7 @@ impl Tasks {
             .collect();
         ended.iter().for_each(JoinHandle::abort);
         for task in ended {
-            // Cancelled, as it was told; until then it might still write.
+            // Cancelled; until then it might still write.
             task.await.unwrap_or_default();
         }
         for endpoint in members.endpoints() {

@@ -21,7 +21,7 @@ use crate::scaling::{PlanStore, keda};
 const STREAMS: u32 = 256;
 
 /// Interval at which a replica that doesn't lead ends its connections.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Connections of KEDA. It keeps one to the address of a Service, at whichever replica that once led
 /// to: when it is ended, it asks the Service again, which leads to the replica that is ready; where all are, to any
@@ -51,7 +51,7 @@ impl Connections {
 
     /// Ends all of them again and again while another replica leads.
     async fn follow(self: Arc<Self>, term: Arc<Term>) {
-        let mut ticks = interval(LOOK);
+        let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;

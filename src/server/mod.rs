@@ -191,7 +191,7 @@ async fn serve(
     if elects && is_shared {
         startup_log::every_replica_serves();
     }
-    announcement.tell(&settings);
+    announcement.log(&settings);
     Ok(server.run(stops).await)
 }
 

@@ -162,7 +162,7 @@ fn kubernetes(
     if pool.leader_election {
         let lease = LeaseName::of_pool(&pool.namespace, pool.label());
         let health = Arc::clone(parts.health);
-        let tell = move |now| {
+        let set_leader = move |now| {
             health.set_leader(now);
             leads.send_replace(now);
         };
@@ -179,7 +179,7 @@ fn kubernetes(
         let timing = Timing { lease: lasts, renew, retry, ..Timing::default() };
         let term = Arc::clone(parts.term);
         let replica = Replica { identity: identity(pool), pod: own_pod(pool), fitness, timing, term };
-        background.tasks.spawn(elect(cluster.clone(), lease, replica, clock.clone(), stop, tell));
+        background.tasks.spawn(elect(cluster.clone(), lease, replica, clock.clone(), stop, set_leader));
     }
     let name = PoolName {
         group: pool.group.clone(),

@@ -40,7 +40,7 @@ impl Start {
     }
 
     /// Writes the log line.
-    pub(super) fn tell(self, settings: &ServeSettings) {
+    pub(super) fn log(self, settings: &ServeSettings) {
         let client_ca = settings.tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
         tracing::info!(
             version = VERSION,

@@ -87,11 +87,17 @@ mod tests {
     #[test]
     fn only_speeds_off_by_more_than_twice_are_warned_of() {
         let groups = [group("a", 500.0, true), group("b", 1900.0, true), group("c", 2100.0, true)];
-        let told = compare(&groups, 1000.0).warnings;
-        assert_eq!(told.len(), 1);
-        assert!(told[0].contains("peakPrefillThroughput is 1000") && told[0].contains("of c compute 2100"));
-        let told = compare(&groups, 3900.0).warnings;
-        assert!(told.len() == 2 && told[0].contains("of a") && told[1].contains("of b"), "{told:?}");
+        let warnings = compare(&groups, 1000.0).warnings;
+        assert_eq!(warnings.len(), 1);
+        assert!(
+            warnings[0].contains("peakPrefillThroughput is 1000")
+                && warnings[0].contains("of c compute 2100")
+        );
+        let warnings = compare(&groups, 3900.0).warnings;
+        assert!(
+            warnings.len() == 2 && warnings[0].contains("of a") && warnings[1].contains("of b"),
+            "{warnings:?}"
+        );
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Report {
         );
     }
 
-    /// Name, type, origin; then what it is told, what it reads and what it produces.
+    /// Name, type, origin; then its parameters, what it reads and what it produces.
     fn plugin(&mut self, plugin: &ResolvedPlugin) {
         let mut text = plugin.name.clone();
         if plugin.name != plugin.plugin_type {

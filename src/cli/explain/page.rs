@@ -140,7 +140,7 @@ impl Decision {
         self.detailed.iter().any(|each| each.kv_events.is_some())
     }
 
-    /// The profile whose picks the gateway was told.
+    /// The profile whose picks the gateway got.
     pub(super) fn primary(&self) -> Option<&Profile> {
         self.profiles.iter().find(|profile| profile.primary)
     }

@@ -74,16 +74,16 @@ endpoint       result               total  queue-scorer  waiting  running  KV ca
 
 #[test]
 fn decision_shows_the_kv_events_of_engines() {
-    let mut told = decision();
+    let mut decided = decision();
     for (number, (state, tokens)) in
         [("not heard", None), ("partial", Some(0)), ("in sync", Some(1024)), ("in sync", None)]
             .iter()
             .enumerate()
     {
-        told["detailed"][number]["kv_events"] = json!({"state": state, "cached_tokens": tokens});
+        decided["detailed"][number]["kv_events"] = json!({"state": state, "cached_tokens": tokens});
     }
-    told["outcome"]["cached_tokens_error"] = json!(-512);
-    let text = shown(&[read(told.clone())], None);
+    decided["outcome"]["cached_tokens_error"] = json!(-512);
+    let text = shown(&[read(decided.clone())], None);
     let line =
         "\nKV events      10.0.0.3:8000 in sync, with 1,024 tokens of the prompt; 512 fewer were cached\n";
     assert!(text.contains(line), "{text}");
@@ -96,14 +96,14 @@ fn decision_shows_the_kv_events_of_engines() {
     ] {
         assert!(text.contains(row), "{row}: {text}");
     }
-    told["detailed"][2]["kv_events"]["cached_tokens"] = Value::Null;
-    let text = shown(&[read(told.clone())], None);
+    decided["detailed"][2]["kv_events"]["cached_tokens"] = Value::Null;
+    let text = shown(&[read(decided.clone())], None);
     assert!(
         text.contains("\nKV events      10.0.0.3:8000 in sync, and the prompt's tokens were not known\n"),
         "{text}"
     );
-    told["detailed"][2]["kv_events"]["state"] = json!("not heard");
-    let text = shown(&[read(told)], None);
+    decided["detailed"][2]["kv_events"]["state"] = json!("not heard");
+    let text = shown(&[read(decided)], None);
     assert!(text.contains("\nKV events      10.0.0.3:8000 not heard\n"), "{text}");
 }
 

@@ -241,13 +241,13 @@ fn row(decision: &Decision, endpoint: &Endpoint, profile: Option<&Profile>) -> V
         endpoint.cached_tokens.map_or("-".to_owned(), grouped),
     ]);
     if decision.has_kv_events() {
-        cells.push(endpoint.kv_events.as_ref().map_or("-".to_owned(), told));
+        cells.push(endpoint.kv_events.as_ref().map_or("-".to_owned(), cached));
     }
     cells.push(endpoint.age_ms.map_or("never".to_owned(), |ms| format!("{} ago", age(ms))));
     cells
 }
 
-fn told(KvEvents { state, cached_tokens }: &KvEvents) -> String {
+fn cached(KvEvents { state, cached_tokens }: &KvEvents) -> String {
     cached_tokens.map_or_else(|| state.clone(), |tokens| format!("{}, {state}", grouped(tokens)))
 }
 

@@ -65,7 +65,7 @@ impl CapacityFlags {
             format!("--keda-address: {text:?} is no address with a port; write for example 127.0.0.1:9006 or 0.0.0.0:9006")
         })?;
         if self.policy()?.is_none() && !self.capacity_policies {
-            let text = "--keda-address has nothing to tell without policies; give --capacity-policy or --capacity-policies, too";
+            let text = "--keda-address has nothing to serve without policies; give --capacity-policy or --capacity-policies, too";
             return Err(text.to_owned());
         }
         Ok(Some(address))

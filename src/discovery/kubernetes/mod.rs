@@ -261,10 +261,11 @@ mod tests {
     #[test]
     fn lasting_problem_is_reported_once() {
         let mut known = BTreeSet::new();
-        let mut told = |problems: &[&str]| unheard(&mut known, problems.iter().map(|&text| text.to_owned()));
-        assert_eq!(told(&["a", "b"]), ["a", "b"]);
-        assert!(told(&["a", "b"]).is_empty());
-        assert_eq!(told(&["b", "c"]), ["c"]);
-        assert_eq!(told(&["a"]), ["a"], "it was gone meanwhile");
+        let mut logged =
+            |problems: &[&str]| unheard(&mut known, problems.iter().map(|&text| text.to_owned()));
+        assert_eq!(logged(&["a", "b"]), ["a", "b"]);
+        assert!(logged(&["a", "b"]).is_empty());
+        assert_eq!(logged(&["b", "c"]), ["c"]);
+        assert_eq!(logged(&["a"]), ["a"], "it was gone meanwhile");
     }
 }

@@ -70,7 +70,7 @@ impl Source {
         S: Clone + Send + DeserializeOwned + 'static,
     {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        let mut told = None;
+        let mut logged = None;
         loop {
             let found = match groups::find(&self.cluster, plural).await {
                 Ok(found) => found,
@@ -86,8 +86,8 @@ impl Source {
             };
             backoff.reset();
             self.watch_status.heard();
-            if told.replace(found) != Some(found) {
-                tell_of(plural, found);
+            if logged.replace(found) != Some(found) {
+                log_group(plural, found);
             }
             let Some(group) = found.group else {
                 self.watch_status.undefined();
@@ -123,7 +123,7 @@ impl Source {
     }
 }
 
-fn tell_of(plural: &str, found: groups::Found) {
+fn log_group(plural: &str, found: groups::Found) {
     match found.group {
         None => tracing::info!(
             plural,

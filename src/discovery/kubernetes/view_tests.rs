@@ -357,7 +357,10 @@ fn starting_pods_are_known_but_not_endpoints() {
     let names = |view: &PoolView| view.starting().iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();
     assert!(names(&view).is_empty());
     let new = Pod { ready: false, ip: None, ..pod("c", 3) };
-    assert!(view.apply(Input::Pods(1, Change::Put(new.clone()))).endpoints, "those who count pods are told");
+    assert!(
+        view.apply(Input::Pods(1, Change::Put(new.clone()))).endpoints,
+        "those who count pods are notified"
+    );
     assert_eq!((names(&view), addresses(&view)), (vec!["c".to_owned()], endpoints.clone()));
     let leaves = Pod { leaves: true, ..new.clone() };
     assert!(view.apply(Input::Pods(1, Change::Put(leaves))).endpoints);

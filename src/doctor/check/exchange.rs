@@ -1,4 +1,4 @@
-//! Does the gateway tell the picker what it needs, in the form that it understands?
+//! Checks that the gateway sends the picker what it needs, in the form that it understands.
 
 use crate::doctor::envoy::{BodyMode, Manager, Settings};
 use crate::doctor::finding::{Finding, Outcome};

@@ -22,7 +22,7 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     if let Some(reason) = &gateway.unreachable {
         return Outcome::looked(&gateway.url, vec![Finding::new(&rules::GATEWAY_UNREACHABLE, reason)]);
     }
-    let reads_bodies = tells_apart(gateway);
+    let reads_bodies = can_identify(gateway);
     let decides = !gateway.routed.is_empty() && gateway.routed.iter().all(is_picked);
     if !reads_bodies && !decides {
         return Outcome::looked(&gateway.url, vec![absence(gateway)]);
@@ -60,7 +60,7 @@ pub(super) fn check(seen: &Observations) -> Outcome {
 
 /// Returns `true` if each kind of broken request gets a response of its own, always the
 /// same, in a picker's words.
-fn tells_apart(gateway: &Gateway) -> bool {
+fn can_identify(gateway: &Gateway) -> bool {
     let of = |kind: Broken| {
         let mut replies =
             gateway.refusals.iter().filter(|(broken, _)| *broken == kind).map(|(_, reply)| reply);

@@ -33,7 +33,7 @@ const ATTEMPTS: [(&str, &str); 2] = [
     ("inference_extension_scheduler_attempts_total", "pod_name"),
 ];
 
-/// Families that compare what engines told with what was cached.
+/// Families that compare what engines announced with what was cached.
 const AGREEMENT: [&str; 2] = ["usher_precise_prefix_compared_total", "usher_precise_prefix_mismatches_total"];
 
 /// Families of a state store's connections: whether they are there, and failures.

@@ -81,7 +81,7 @@ where
     let said = |error: h2::Error| error.to_string();
     let (mut requests, connection) = client::handshake(stream).await.map_err(said)?;
     let _driver = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
-        // How it ends is told to the stream.
+        // How it ends comes with the stream.
         let _ = connection.await;
     }));
     let call = Request::post(format!("{scheme}://{address}{PATH}"))

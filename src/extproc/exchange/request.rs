@@ -160,7 +160,7 @@ impl Exchange {
             });
         } else {
             self.replies.request_body(data, last);
-            self.tell_relayed();
+            self.report_relayed();
         }
         if last {
             self.relay_ends();
@@ -204,7 +204,7 @@ impl Exchange {
         }
     }
 
-    fn tell_relayed(&mut self) {
+    fn report_relayed(&mut self) {
         if let Some(routed) = &mut self.routed {
             routed.relayed(self.relayed);
         }

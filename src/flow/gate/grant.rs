@@ -1,4 +1,4 @@
-//! Lets a request go, and tells it to end.
+//! Terms on which a request may go, and its revocation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ pub(super) struct Grant {
     pub(super) revocation: Option<Arc<Revocation>>,
 }
 
-/// Tells a running request that it is given up.
+/// Signal to a running request that it is given up.
 #[derive(Debug, Default)]
 pub(super) struct Revocation {
     is_revoked: AtomicBool,

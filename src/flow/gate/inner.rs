@@ -1,4 +1,4 @@
-//! The queue behind its lock: what events do to it, and who is told of that.
+//! The queue behind its lock: what events do to it, and who is notified.
 
 use std::collections::HashMap;
 use std::sync::Arc;

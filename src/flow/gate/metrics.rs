@@ -35,7 +35,7 @@ pub(super) const WAITS: [f64; 16] =
     [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 /// Seconds that the queue needs.
 pub(super) const MICRO: [f64; 10] = [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1];
-/// Seconds until a request that was told to end has ended.
+/// Seconds until a revoked request has ended.
 const CONFIRMATION: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// The families of flow control, under the names of llm-d-router.
@@ -56,7 +56,7 @@ pub struct GateMetrics {
     pub(super) bytes: IntGaugeVec,
     /// Requests that left the queue, by outcome.
     pub(super) total: IntCounterVec,
-    /// Running requests that were told to end.
+    /// Running requests that were revoked.
     revoked: IntCounterVec,
     pub(super) confirmed: IntCounter,
     pub(super) timed_out: IntCounter,
@@ -157,7 +157,7 @@ impl GateMetrics {
         })
     }
 
-    /// A running request of this priority was told to end.
+    /// Counts a running request of this priority that was revoked.
     pub(super) fn revoked(&self, priority: i32) {
         self.revoked.with_label_values(&[priority.to_string().as_str(), &self.pool]).inc();
     }

@@ -126,7 +126,7 @@ impl Gate {
 
     /// Refuses requests that wait and have at most this priority until their streams, bodies
     /// and large headers have freed so many bytes, or none is left: the lowest priority first,
-    /// of a priority the newest first. They are told 429 with the reason
+    /// of a priority the newest first. They get 429 with the reason
     /// `evicted-queue-pressure`, and counted as `EvictedQueuePressure`. Returns what will be
     /// free once their streams have ended, which is soon after; what comes meanwhile waits as
     /// always.

@@ -1,6 +1,6 @@
 //! Running requests that are given up for waiting ones of higher priority.
 //!
-//! Stop and wait: a few victims are told to go, and the next are chosen only once all of
+//! Stop and wait: a few victims are revoked, and the next are chosen only once all of
 //! them have ended and what that freed has had time to show.
 
 use std::cmp::Reverse;
@@ -26,8 +26,8 @@ pub(super) struct Evictions {
     grace: Nanos,
     running: BTreeMap<Order, Ticket>,
     orders: HashMap<Ticket, Order>,
-    /// Told to go, and when.
-    told: HashMap<Ticket, Nanos>,
+    /// Victims that have not ended, and when they were revoked.
+    revoked: HashMap<Ticket, Nanos>,
     /// No decision before.
     not_before: Nanos,
     /// Number that was wanted at the last decision.
@@ -53,7 +53,7 @@ impl Evictions {
             grace,
             running: BTreeMap::new(),
             orders: HashMap::new(),
-            told: HashMap::new(),
+            revoked: HashMap::new(),
             not_before: 0,
             target: 0,
         }
@@ -68,24 +68,24 @@ impl Evictions {
         }
     }
 
-    /// A request has ended. Returns how long that took since it was told to go, if it was.
+    /// A request has ended. Returns how long that took since it was revoked, if it was.
     pub(super) fn ended(&mut self, ticket: Ticket, now: Nanos) -> Option<Nanos> {
         if let Some(order) = self.orders.remove(&ticket) {
             self.running.remove(&order);
         }
-        let told = self.told.remove(&ticket)?;
-        if self.told.is_empty() {
+        let revoked = self.revoked.remove(&ticket)?;
+        if self.revoked.is_empty() {
             self.not_before = now.saturating_add(self.grace);
         }
-        Some(now.saturating_sub(told))
+        Some(now.saturating_sub(revoked))
     }
 
     /// Stops waiting for victims that don't end. Returns how many.
     pub(super) fn give_up(&mut self, now: Nanos) -> u64 {
-        let before = self.told.len();
-        self.told.retain(|_, told| told.saturating_add(CONFIRMATION_TIMEOUT) > now);
-        let gone = before - self.told.len();
-        if gone > 0 && self.told.is_empty() {
+        let before = self.revoked.len();
+        self.revoked.retain(|_, revoked| revoked.saturating_add(CONFIRMATION_TIMEOUT) > now);
+        let gone = before - self.revoked.len();
+        if gone > 0 && self.revoked.is_empty() {
             self.not_before = now.saturating_add(self.grace);
         }
         gone as u64
@@ -93,7 +93,7 @@ impl Evictions {
 
     /// Chooses victims.
     pub(super) fn decide(&mut self, now: Nanos, demand: &Demand) -> Vec<(Ticket, i32)> {
-        if !self.told.is_empty() || now < self.not_before {
+        if !self.revoked.is_empty() || now < self.not_before {
             return Vec::new();
         }
         let each = demand.saturation / demand.in_flight.max(1) as f64;
@@ -112,7 +112,7 @@ impl Evictions {
                 break;
             }
             self.orders.remove(&ticket);
-            self.told.insert(ticket, now);
+            self.revoked.insert(ticket, now);
             victims.push((ticket, priority));
         }
         victims
@@ -120,13 +120,13 @@ impl Evictions {
 
     /// Victims that have not ended.
     pub(super) fn pending(&self) -> u64 {
-        self.told.len() as u64
+        self.revoked.len() as u64
     }
 
     /// Time of the next step without another event.
     pub(super) fn next(&self, now: Nanos) -> Nanos {
-        let timeout = self.told.values().min().map(|told| told.saturating_add(CONFIRMATION_TIMEOUT));
-        let decision = (self.told.is_empty() && !self.running.is_empty() && self.not_before > now)
+        let timeout = self.revoked.values().min().map(|revoked| revoked.saturating_add(CONFIRMATION_TIMEOUT));
+        let decision = (self.revoked.is_empty() && !self.running.is_empty() && self.not_before > now)
             .then_some(self.not_before);
         timeout.or(decision).unwrap_or(NEVER)
     }

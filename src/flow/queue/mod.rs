@@ -79,9 +79,9 @@ pub enum Action {
         /// Its priority.
         priority: i32,
     },
-    /// One that was told to end has ended, so long after.
+    /// A revoked request has ended, so long after.
     Reclaimed(Nanos),
-    /// One that was told to end has not, and isn't waited for.
+    /// A revoked request has not ended, and isn't waited for.
     NotReclaimed,
 }
 

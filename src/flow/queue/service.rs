@@ -2,7 +2,7 @@
 
 use super::time::Nanos;
 
-/// Flows of a band that are told to other replicas, at most: those that got most.
+/// Flows of a band that are published to other replicas, at most: those that got most.
 pub(super) const MOST_FLOWS: usize = 256;
 
 /// Service of a flow at another replica.

@@ -27,7 +27,7 @@ pub type Part = Box<dyn Fn() -> Value + Send + Sync>;
 pub struct KvEvents {
     /// Numbers of endpoints by state.
     pub followed: Followed,
-    /// Tokens of prompts that engines held by their events, of responses that tell.
+    /// Tokens of prompts that engines held by their events, of responses that say it.
     pub predicted: u64,
     /// Tokens of the same prompts that were cached.
     pub cached: u64,

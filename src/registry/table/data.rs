@@ -33,11 +33,11 @@ pub(super) static ROWS: &[PluginType] = &[
         Build::Reading(dcgm_data_source)).takes::<DcgmSourceParams>().alpha()
         .when("With dcgm-extractor, where GPUs do other work than the model servers'."),
     beta("k8s-notification-source", &[DataSource],
-        "Would tell plugins of changes of objects in Kubernetes. Accepted; plugins hear of endpoints from discovery.",
+        "Would notify plugins of changes of objects in Kubernetes. Accepted; plugins learn of endpoints from discovery.",
         Build::Reading(k8s_notification_source)).takes::<NotificationParams>()
         .when("Never; a configuration that has it works."),
     beta("endpoint-notification-source", &[DataSource],
-        "Would tell plugins of endpoints that come and go. Accepted; plugins hear of that from discovery.",
+        "Would notify plugins of endpoints that come and go. Accepted; plugins learn of that from discovery.",
         Build::Reading(endpoint_notification_source))
         .when("Never; a configuration that has it works."),
     later("multicluster-metrics-data-source", &[DataSource]).alpha(),

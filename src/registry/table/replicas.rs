@@ -1,4 +1,4 @@
-//! Plugins that find other replicas, and that tell them things.
+//! Plugins that find other replicas, and that publish to them.
 
 use std::time::Duration;
 

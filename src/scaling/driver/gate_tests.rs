@@ -175,7 +175,7 @@ async fn lost_lease_is_shown_at_once_and_written_on_renewal() {
         );
         term.set(Some(S(9000)));
         within(S(2), "the next tick", || held().is_none()).await;
-        assert!(conditions().contains(&lost), "whoever was not told is told now: {:?}", conditions());
+        assert!(conditions().contains(&lost), "the lost condition is reported now: {:?}", conditions());
         within(S(11), "the one after that", || !conditions().contains(&lost)).await;
     };
     beside(driver, goes, &spec, test).await;
@@ -251,7 +251,7 @@ async fn refused_policies_admit_replacements() {
         driver.apply_owners(vec![owned]).await;
         assert_eq!(driver.objects[0].verdict.reason, reason);
         assert!(driver.running.is_empty(), "{reason}");
-        let (_say, mut told) = mpsc::channel(1);
+        let (_say, mut updates) = mpsc::channel(1);
         let test = async {
             let waiting = || ["d-8", "d-9"].into_iter().filter(|name| fake.is_gated(name)).count();
             within(S(7), reason, || waiting() == 1).await;
@@ -259,7 +259,7 @@ async fn refused_policies_admit_replacements() {
             assert_eq!(waiting(), 1, "{reason}: one replaces another");
         };
         tokio::select! {
-            () = driver.drive(&mut told, &lookups, "") => {}
+            () = driver.drive(&mut updates, &lookups, "") => {}
             () = goes => {}
             () = test => {}
         }

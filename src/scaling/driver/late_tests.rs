@@ -105,7 +105,7 @@ async fn drive(
 ) {
     let clock = live.clock.clone();
     let mut driver = driver_of(policies, live);
-    let (say, mut told) = mpsc::channel(WAITING);
+    let (say, mut updates) = mpsc::channel(WAITING);
     let (began, plan_store) = (Instant::now(), Arc::clone(driver.plan_store()));
     let tick = async {
         let mut every = tokio::time::interval(Duration::from_millis(10));
@@ -116,7 +116,7 @@ async fn drive(
     };
     let lookups = Lookups::default();
     tokio::select! {
-        () = driver.drive(&mut told, &lookups, "p.yaml") => {}
+        () = driver.drive(&mut updates, &lookups, "p.yaml") => {}
         () = tick => {}
         () = scenario(say, plan_store) => {}
     }

@@ -56,12 +56,12 @@ impl PriorState {
         now: Timestamp,
     ) -> Self {
         let (at, changes) = (group_state(policy, generation, status), changes(policy, status));
-        let is_told = |role: &Role| status.roles.iter().any(|known| known.name == role.name);
+        let is_in_status = |role: &Role| status.roles.iter().any(|known| known.name == role.name);
         let surges: Vec<_> = policy.roles.iter().map(|role| surge(role, status)).collect();
         let asked = policy.roles.iter().map(|role| asked(role, status)).collect();
         // Without a waiting role only if the status has all roles.
         let is_known = status.observed_generation.is_some()
-            && (policy.roles.iter().all(is_told) || surges.iter().any(Option::is_some));
+            && (policy.roles.iter().all(is_in_status) || surges.iter().any(Option::is_some));
         let growth = if is_known { Growth::of(surges) } else { Growth::default() };
         // A role never written may not have been writable.
         let unknown = if status.observed_generation.is_some() { None } else { Some(Duration::ZERO) };

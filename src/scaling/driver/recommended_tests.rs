@@ -119,7 +119,7 @@ impl Asked {
     }
 
     /// Desired pods of each role, as KEDA reads them.
-    fn told(&mut self, at: u64, pods: Pods) -> Vec<u32> {
+    fn desired(&mut self, at: u64, pods: Pods) -> Vec<u32> {
         self.tick(at, pods).plan.roles.iter().map(|role| role.write).collect()
     }
 }
@@ -146,7 +146,7 @@ const NONE: [Option<f64>; 2] = [None, None];
 fn desired_replicas_survive_lost_pods_without_metrics() {
     let mut asked =
         Asked::new("roles: {d: {min: 1, max: 20}}, total: {metrics: [{name: queue_depth, target: 4}]}");
-    assert_eq!(asked.told(0, ready(4, 0, KNOWN)), [4]);
+    assert_eq!(asked.desired(0, ready(4, 0, KNOWN)), [4]);
     // Nodes are lost, and with them what would be read.
     for (at, pods) in [(15, 3), (30, 2), (45, 0), (60, 1), (3_600, 1)] {
         let latest = asked.tick(at, ready(pods, 0, NONE));
@@ -155,8 +155,8 @@ fn desired_replicas_survive_lost_pods_without_metrics() {
         assert!(role.reasons.contains(&Reason::StaleData), "{at}: {role:?}");
     }
     // They are known again, and one pod would do: that is asked for when the window has passed.
-    assert_eq!(asked.told(3_615, ready(1, 0, KNOWN)), [4]);
-    assert_eq!(asked.told(5_000, ready(1, 0, KNOWN)), [1]);
+    assert_eq!(asked.desired(3_615, ready(1, 0, KNOWN)), [4]);
+    assert_eq!(asked.desired(5_000, ready(1, 0, KNOWN)), [1]);
 }
 
 #[test]
@@ -169,11 +169,11 @@ fn desired_replicas_survive_ten_minutes_without_pods() {
         let mut asked = Asked::new(&format!("roles: {{d: {{min: 1, max: 20}}}}, {sizing}"));
         asked.tick(0, ready(4, 0, KNOWN));
         for at in (15..600).step_by(15) {
-            assert_eq!(asked.told(at, ready(0, 0, NONE)), [4], "{at}: {sizing}");
+            assert_eq!(asked.desired(at, ready(0, 0, NONE)), [4], "{at}: {sizing}");
         }
         // They don't come.
         for at in (630..1_500).step_by(15) {
-            assert_eq!(asked.told(at, ready(0, 0, NONE)), [1], "{at}: {sizing}");
+            assert_eq!(asked.desired(at, ready(0, 0, NONE)), [1], "{at}: {sizing}");
         }
     }
 }
@@ -183,10 +183,10 @@ fn ratio_counts_pods_that_a_stale_role_was_asked_for() {
     let down = rule("p-down", "p", "LESS_THAN", 2, -1);
     for (ratio, expected) in [(format!(", {RATIO}"), [8, 4]), (String::new(), [8, 3])] {
         let mut asked = Asked::new(&format!("{ROLES}, {}{ratio}", rules(&down)));
-        assert_eq!(asked.told(0, ready(8, 4, KNOWN)), [8, 4]);
-        assert_eq!(asked.told(15, ready(6, 4, [None, Some(1.0)])), expected);
+        assert_eq!(asked.desired(0, ready(8, 4, KNOWN)), [8, 4]);
+        assert_eq!(asked.desired(15, ready(6, 4, [None, Some(1.0)])), expected);
         // And what follows of its numbers later.
-        assert_eq!(asked.told(30, ready(8, 4, KNOWN))[0], 8);
+        assert_eq!(asked.desired(30, ready(8, 4, KNOWN))[0], 8);
     }
 }
 
@@ -196,11 +196,11 @@ fn one_stale_tick_takes_no_pod_of_a_stepped_group() {
     let rules = format!("rules: [{}]", rule("up", "d", "GREATER_THAN", 50, 1));
     let mut asked = Asked::new(&format!("roles: {{d: {{min: 1, max: 16}}}}, {rules}, {steps}"));
     for at in [0, 15] {
-        assert_eq!(asked.told(at, ready(4, 0, KNOWN)), [4]);
+        assert_eq!(asked.desired(at, ready(4, 0, KNOWN)), [4]);
     }
-    assert_eq!(asked.told(30, ready(3, 0, NONE)), [4]);
-    assert_eq!(asked.told(45, ready(4, 0, KNOWN)), [4], "they are all there again");
-    assert_eq!(asked.told(60, ready(4, 0, KNOWN)), [4]);
+    assert_eq!(asked.desired(30, ready(3, 0, NONE)), [4]);
+    assert_eq!(asked.desired(45, ready(4, 0, KNOWN)), [4], "they are all there again");
+    assert_eq!(asked.desired(60, ready(4, 0, KNOWN)), [4]);
 }
 
 /// A group of unknown size whose first role has far more pressure; another writer follows its plans.
@@ -217,13 +217,13 @@ fn unknown_size_stays_while_shares_follow_pressure() {
     let waiting = [Some(9.0), Some(1.0)];
     for tick in 0..40u64 {
         let starting = [there[0] - ready_pods[0], there[1] - ready_pods[1]];
-        let told = asked.told(tick * 15, Pods { ready: ready_pods, starting, waiting });
-        let sum: u32 = told.iter().sum();
-        assert!(sum <= 8 + 4, "{tick}: {told:?} of {there:?}");
+        let desired = asked.desired(tick * 15, Pods { ready: ready_pods, starting, waiting });
+        let sum: u32 = desired.iter().sum();
+        assert!(sum <= 8 + 4, "{tick}: {desired:?} of {there:?}");
         // One more pod is ready at every other tick, and those that are too many go at once.
         for place in 0..2 {
             let more = u8::from(tick % 2 == 0 && ready_pods[place] < there[place]);
-            there[place] = told[place] as u8;
+            there[place] = desired[place] as u8;
             ready_pods[place] = (ready_pods[place] + more).min(there[place]);
         }
     }
@@ -239,8 +239,8 @@ fn role_shrinks_for_one_without_room_at_unknown_size() {
     for tick in 0..120u64 {
         // There is room for eight.
         let (d, p) = (there[0].min(8 - there[1]), there[1]);
-        let told = asked.told(tick * 15, Pods { ready: [d, p], starting: [there[0] - d, 0], waiting });
-        there = [told[0] as u8, told[1] as u8];
+        let desired = asked.desired(tick * 15, Pods { ready: [d, p], starting: [there[0] - d, 0], waiting });
+        there = [desired[0] as u8, desired[1] as u8];
     }
     assert!(there[1] < 4 && there.iter().sum::<u8>() == 8, "{there:?}");
 }
@@ -251,7 +251,7 @@ fn desired_replicas_survive_edit_and_leader_change() {
     let spec = format!("{ROLES}, {rules}");
     for is_edit in [true, false] {
         let mut asked = Asked::new(&spec);
-        assert_eq!(asked.told(0, ready(4, 2, KNOWN)), [4, 2]);
+        assert_eq!(asked.desired(0, ready(4, 2, KNOWN)), [4, 2]);
         if is_edit {
             // Twice, before there is a tick.
             asked.edit(&format!("{spec}, interval: 20s"));
@@ -259,7 +259,7 @@ fn desired_replicas_survive_edit_and_leader_change() {
         } else {
             asked.restart();
         }
-        assert_eq!(asked.told(15, ready(3, 1, NONE)), [4, 2], "{is_edit}");
+        assert_eq!(asked.desired(15, ready(3, 1, NONE)), [4, 2], "{is_edit}");
         // A role of other pods is asked for what there is of them.
         asked.edit(&format!(
             "{}, {rules}",
@@ -268,7 +268,7 @@ fn desired_replicas_survive_edit_and_leader_change() {
                 "p: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: other}, "
             )
         ));
-        assert_eq!(asked.told(30, ready(3, 1, NONE)), [4, 1], "{is_edit}");
+        assert_eq!(asked.desired(30, ready(3, 1, NONE)), [4, 1], "{is_edit}");
     }
 }
 
@@ -280,10 +280,10 @@ fn growth_continues_after_an_unrelated_edit() {
         waiting: [Some(9.0), Some(1.0)],
     };
     let mut asked = pressed("");
-    let told = asked.told(0, pods(4, 0));
-    let grows = told[0] as u8 - 4;
-    assert!(grows > 0 && told[1] == 4, "{told:?}");
-    assert_eq!(asked.told(15, pods(4, grows)), told);
+    let desired = asked.desired(0, pods(4, 0));
+    let grows = desired[0] as u8 - 4;
+    assert!(grows > 0 && desired[1] == 4, "{desired:?}");
+    assert_eq!(asked.desired(15, pods(4, grows)), desired);
     let spec = asked.driver.running[0].group.policy.as_ref().clone();
     for interval in [20, 25] {
         let now = asked.live().clock.elapsed();
@@ -292,10 +292,10 @@ fn growth_continues_after_an_unrelated_edit() {
         let group = crate::scaling::groups::Group { policy: Arc::new(policy), ..running.group.clone() };
         asked.driver.running.push(running.after(group, now));
     }
-    assert_eq!(asked.told(30, pods(4, grows)), told);
+    assert_eq!(asked.desired(30, pods(4, grows)), desired);
     // Those that stood in for others go once these are ready, and no other does.
-    let told = asked.told(45, pods(4 + grows, 0));
-    assert_eq!(told.iter().sum::<u32>(), 8, "{told:?}");
+    let desired = asked.desired(45, pods(4 + grows, 0));
+    assert_eq!(desired.iter().sum::<u32>(), 8, "{desired:?}");
 }
 
 #[test]
@@ -312,15 +312,15 @@ fn pods_removed_by_a_trim_are_not_requested_again() {
         let mut asked = Asked::new(&steps(then));
         // Five of eight are up, and no other comes.
         for at in [0, 15, 30, 45] {
-            assert_eq!(asked.told(at, start(5, 3, KNOWN)), [8], "{then} {at}");
+            assert_eq!(asked.desired(at, start(5, 3, KNOWN)), [8], "{then} {at}");
         }
-        let told = asked.told(90, start(5, 3, KNOWN));
-        assert_eq!(told[0], if then == "Trim" { left } else { 8 }, "{then}");
-        let there = told[0] as u8;
+        let desired = asked.desired(90, start(5, 3, KNOWN));
+        assert_eq!(desired[0], if then == "Trim" { left } else { 8 }, "{then}");
+        let there = desired[0] as u8;
         // Numbers are missing from then on, and a pod is lost.
         for (at, lost) in [(105, 0), (110, 1), (115, 1)] {
             let pods = start(there.min(5) - lost, there - there.min(5), NONE);
-            assert_eq!(asked.told(at, pods), told, "{then} {at}");
+            assert_eq!(asked.desired(at, pods), desired, "{then} {at}");
         }
     }
 }

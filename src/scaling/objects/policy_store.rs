@@ -15,7 +15,7 @@ use crate::cluster::Change;
 use crate::scaling::groups::{Groups, Sources, UNELECTED};
 
 /// Most problems in a verdict.
-const TOLD: usize = 3;
+const MOST_PROBLEMS: usize = 3;
 
 /// Message for a policy with targets of several pools.
 const SEVERAL_POOLS: &str = "its roles scale pods of this pool and of another; write a policy for each, or name the pool with spec.poolRef";
@@ -470,12 +470,12 @@ impl Adding<'_> {
 /// The first problem of several, and the number of others.
 fn some(all: impl Iterator<Item = String>) -> String {
     let all: Vec<String> = all.collect();
-    let mut text = all.iter().take(TOLD).cloned().collect::<Vec<_>>().join("; ");
+    let mut text = all.iter().take(MOST_PROBLEMS).cloned().collect::<Vec<_>>().join("; ");
     if text.len() > LONGEST {
         let end = (0..=LONGEST).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         text.truncate(end);
     }
-    match all.len().saturating_sub(TOLD) {
+    match all.len().saturating_sub(MOST_PROBLEMS) {
         0 => text,
         more => format!("{text}; and {more} more"),
     }

@@ -182,9 +182,9 @@ fn a_policy_without_pool_follows_its_targets_pods() {
         "nobody was asked yet"
     );
     let mut note = |owners: [Owner; 2]| {
-        let is_news = policy_store.note_owners(targets.iter().cloned().zip(owners).collect());
+        let is_changed = policy_store.note_owners(targets.iter().cloned().zip(owners).collect());
         let in_force = in_force(&mut policy_store).len();
-        (is_news, in_force, policy_store.known().first().map(|known| known.verdict.reason))
+        (is_changed, in_force, policy_store.known().first().map(|known| known.verdict.reason))
     };
     let unknown = || Owner::Unknown("y: no pods".to_owned());
     assert_eq!(note([Owner::Ours, unknown()]), (true, 0, Some("TargetUnknown")));
@@ -272,10 +272,10 @@ fn status_update_is_no_policy_change() {
     let mut policy_store = PolicyStore::new("p".to_owned());
     put(&mut policy_store, object("one", 1, of(4)));
     in_force(&mut policy_store);
-    let mut told = object("one", 1, of(4));
-    told.status.state = Some("Idle".to_owned());
-    assert_eq!(put(&mut policy_store, told.clone()), Changed::Status);
-    assert_eq!(put(&mut policy_store, told), Changed::Nothing);
+    let mut idle = object("one", 1, of(4));
+    idle.status.state = Some("Idle".to_owned());
+    assert_eq!(put(&mut policy_store, idle.clone()), Changed::Status);
+    assert_eq!(put(&mut policy_store, idle), Changed::Nothing);
     let known = policy_store.known();
     assert_eq!((known[0].status.state.as_deref(), known[0].verdict.reason), (Some("Idle"), "Accepted"));
     // A status of another shape is as good as none.

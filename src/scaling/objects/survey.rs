@@ -306,7 +306,7 @@ mod tests {
         survey.note(&name, uid, status, 16 * second, Err(Problem::Denied("no".to_owned())));
         assert_eq!(survey.due(&wanted, 31 * second, "t3").len(), 1, "tried again");
         survey.apply(SurveyUpdate::Nodes(Change::Gone(node("n2", &[]))));
-        assert!(survey.due(&wanted, 31 * second, "t3").is_empty(), "as it was told last");
+        assert!(survey.due(&wanted, 31 * second, "t3").is_empty(), "as it was published last");
     }
 
     #[test]

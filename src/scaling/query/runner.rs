@@ -120,7 +120,7 @@ impl Shared {
     ) {
         let mut backoff = Backoff::new(every, every.max(LONGEST_PAUSE));
         // Errors logged since the last result.
-        let mut told: Vec<&'static str> = Vec::new();
+        let mut logged: Vec<&'static str> = Vec::new();
         loop {
             if wanted.wait_for(|wanted| *wanted).await.is_err() {
                 return;
@@ -134,7 +134,7 @@ impl Shared {
                     let response = Some((value, self.clock.elapsed()));
                     self.results.last().insert(Arc::clone(&query), response);
                     self.asked.with_label_values(&["number"]).inc();
-                    if !std::mem::take(&mut told).is_empty() {
+                    if !std::mem::take(&mut logged).is_empty() {
                         info!(query = &*query, "Prometheus query recovered");
                     }
                     backoff.reset();
@@ -143,9 +143,9 @@ impl Shared {
                 Err(error) => {
                     let label = error.label();
                     self.asked.with_label_values(&[label]).inc();
-                    if !told.contains(&label) {
+                    if !logged.contains(&label) {
                         warn!(query = &*query, %error, "Prometheus query returned no usable value");
-                        told.push(label);
+                        logged.push(label);
                     }
                     let is_response = error.is_response();
                     let mut last = self.results.last();

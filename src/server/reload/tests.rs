@@ -153,7 +153,7 @@ fn invalid_files_leave_the_old_configuration_running() {
         assert!(fixture.error().contains(says), "{says}: {page}");
         assert_eq!((&page["sha256"], &page["current"]), (&hash, &false.into()), "{says}");
         assert_eq!(page["failures"], number, "{says}");
-        // The same is told once.
+        // The same is logged once.
         fixture.look();
         assert_eq!(fixture.page()["failures"], number, "{says}");
     }

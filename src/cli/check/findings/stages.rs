@@ -59,8 +59,8 @@ fn always(view: View<'_>) -> Option<Finding> {
     })
 }
 
-/// Returns `true` if a filter of a profile tells roles apart.
-fn tells_roles(view: View<'_>, profile: &ResolvedProfile, role: &str) -> bool {
+/// Returns `true` if a profile has a filter by role.
+fn filters_by_role(view: View<'_>, profile: &ResolvedProfile, role: &str) -> bool {
     profile.filters.iter().any(|name| view.has_type(name, &[role]) || view.has_type(name, &BY_LABEL))
 }
 
@@ -68,7 +68,7 @@ fn decode_anywhere(view: View<'_>) -> Option<Finding> {
     // Without a profile for prefill nothing is apart.
     view.profile_of(Stage::Prefill)?;
     let profile = view.profile_of(Stage::Decode)?;
-    (!tells_roles(view, profile, "decode-filter")).then(|| Finding {
+    (!filters_by_role(view, profile, "decode-filter")).then(|| Finding {
         rule: "decode-without-role",
         message: format!(
             "profile '{}' has no filter by role, so responses may be asked of endpoints that only compute \
@@ -81,7 +81,7 @@ fn decode_anywhere(view: View<'_>) -> Option<Finding> {
 
 fn prefill_anywhere(view: View<'_>) -> Option<Finding> {
     let profile = view.profile_of(Stage::Prefill)?;
-    (!tells_roles(view, profile, "prefill-filter")).then(|| Finding {
+    (!filters_by_role(view, profile, "prefill-filter")).then(|| Finding {
         rule: "prefill-without-role",
         message: format!(
             "profile '{}' has no filter by role, so prompts may be computed by endpoints that decode; add \

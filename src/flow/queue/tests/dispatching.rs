@@ -303,7 +303,7 @@ fn closed_queue_rejects_waiting_requests() {
     assert_eq!(pool.dispatched(), ["a"]);
     let mut actions = Vec::new();
     pool.queue.close(pool.now, &mut actions);
-    let mut rejected = pool.told(actions).rejected;
+    let mut rejected = pool.happened(actions).rejected;
     rejected.sort_unstable_by_key(|(name, _)| *name);
     assert_eq!(rejected, [("b", Outcome::EvictedOther), ("c", Outcome::EvictedOther)]);
     pool.enqueue("d", "f", 0);

@@ -87,7 +87,7 @@ fn next_eviction_waits_for_the_end_of_the_last() {
     let happened = pool.pump();
     assert_eq!((happened.reclaimed.as_slice(), happened.evicted.as_slice()), (&[None][..], &[][..]));
     pool.now += 10 * MS;
-    assert_eq!(pool.pump().evicted, ["a"], "who doesn't end isn't told twice");
+    assert_eq!(pool.pump().evicted, ["a"], "a victim that doesn't end isn't revoked twice");
     pool.shown = 2;
     assert_eq!(pool.dispatched(), ["next"]);
     assert_eq!(pool.end("b", 0.0).reclaimed, [], "too late to count");

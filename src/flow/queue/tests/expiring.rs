@@ -63,7 +63,7 @@ fn zero_ttl_expires_at_once_unless_dispatched() {
     // Who hands in a request dispatches before it looks for what has expired.
     let mut actions = Vec::new();
     pool.queue.dispatch(pool.now, &pool.capacity(), &mut actions);
-    assert_eq!(pool.told(actions).dispatched, ["a"]);
+    assert_eq!(pool.happened(actions).dispatched, ["a"]);
     pool.enqueue("b", "f", 0);
     assert_eq!(pool.pump().rejected, [("b", Outcome::EvictedTtl)]);
 }

@@ -76,7 +76,7 @@ impl Pool {
         let mut actions = Vec::new();
         self.queue.advance(self.now, &mut actions);
         self.queue.dispatch(self.now, &self.capacity(), &mut actions);
-        self.told(actions)
+        self.happened(actions)
     }
 
     pub(super) fn dispatched(&mut self) -> Vec<&'static str> {
@@ -106,7 +106,7 @@ impl Pool {
     pub(super) fn end(&mut self, name: &str, cost: f64) -> Happened {
         let mut actions = Vec::new();
         self.queue.end(self.now, self.tickets[name], cost, &mut actions);
-        self.told(actions)
+        self.happened(actions)
     }
 
     /// The end of all that were let go.
@@ -122,7 +122,7 @@ impl Pool {
         self.end(name, cost)
     }
 
-    pub(super) fn told(&self, actions: Vec<Action>) -> Happened {
+    pub(super) fn happened(&self, actions: Vec<Action>) -> Happened {
         let name = |ticket| self.names[&ticket];
         let mut happened = Happened::default();
         for action in actions {

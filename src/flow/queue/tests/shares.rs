@@ -117,7 +117,7 @@ fn program_served_at_another_replica_comes_later() {
         pool.enqueue("x", "greedy", 0);
         pool.enqueue("y", "modest", 0);
     };
-    // Told while they wait, and before they come; of another band, and no longer.
+    // Reported while they wait, and before they come; of another band, and no longer.
     arrive(&mut pool);
     pool.queue.report_service(pool.now, &[(0, &[said])]);
     assert_eq!(pool.drain(), ["y", "x"]);

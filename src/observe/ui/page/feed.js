@@ -6,7 +6,7 @@ import { Stream, merged } from './stream.js';
 const LOST = 3.5;
 
 /** Milliseconds between two looks at the connection. */
-const LOOK = 500;
+const POLL_MS = 500;
 
 /** The shared stream; null where there can be none. `onFailed` is told if there turns out to be none. */
 function shared(onData, onRefused, onFailed) {
@@ -96,6 +96,6 @@ export function follow(onState, onConnection) {
   setInterval(() => {
     if (isVisible()) link.stay?.();
     tell();
-  }, LOOK);
+  }, POLL_MS);
   if (isVisible()) open();
 }

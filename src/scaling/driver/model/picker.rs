@@ -112,7 +112,7 @@ pub struct Picker {
     /// Policies at the last update.
     heard: Vec<Value>,
     _pool: watch::Sender<Option<String>>,
-    _teller: AbortOnDropHandle<()>,
+    _status_writer: AbortOnDropHandle<()>,
 }
 
 impl Picker {
@@ -152,9 +152,9 @@ impl Picker {
         let mut driver = Driver::new(Groups::default(), sources, live, None, &registry).unwrap();
         driver.policy_store = PolicyStore::new("pool".to_owned());
         let plan_store = Arc::clone(driver.plan_store());
-        let told = Arc::clone(&term);
+        let writes = Arc::clone(&term);
         let status_writer =
-            StatusWriter::new(server.connect(), "ns".to_owned(), plan_store, clock.clone(), told);
+            StatusWriter::new(server.connect(), "ns".to_owned(), plan_store, clock.clone(), writes);
         let status_writer = AbortOnDropHandle::new(tokio::spawn(status_writer.run()));
         let (lookups, heard) = (Lookups::default(), Vec::new());
         Self {
@@ -167,7 +167,7 @@ impl Picker {
             lookups,
             heard,
             _pool: pool,
-            _teller: status_writer,
+            _status_writer: status_writer,
         }
     }
 

@@ -339,9 +339,9 @@ impl Server {
 
     async fn watch(&self, folder: &'static str, labels: String, seen: u64) -> Response<Payload> {
         let _ = self.silent.subscribe().wait_for(|silent| !silent).await;
-        let (events, told) = mpsc::unbounded_channel();
+        let (events, frames) = mpsc::unbounded_channel();
         self.lock().watches.push(Watching { folder, labels, seen, ends: Instant::now() + WATCH, events });
-        let frames = stream::unfold(told, async |mut told| Some((told.recv().await?, told)));
+        let frames = stream::unfold(frames, async |mut frames| Some((frames.recv().await?, frames)));
         let body = StreamBody::new(frames.map(|bytes| Ok(Frame::data(bytes))));
         Response::new(BodyExt::boxed_unsync(body))
     }

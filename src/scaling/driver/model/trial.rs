@@ -30,7 +30,7 @@ const SILENT_UNSTEPPED: u64 = 800;
 const STEP_UNREADY: u64 = 120;
 const UNREADY: u64 = 1200;
 /// Longest time until a blocking condition is in the status, with an event.
-const TOLD: u64 = 60;
+const REPORT_WITHIN: u64 = 60;
 /// Longest time until a group reaches its goals after all failures.
 const RECOVERS: u64 = 3 * 3600;
 /// Time for which nothing may change once a group has reached its goals.
@@ -184,12 +184,12 @@ impl Trial {
         self.unready = self.unready.or(Some(now)).filter(|_| waits);
         settle().await;
         let _ = self.cluster.server.take_written();
-        self.check_told(now)?;
+        self.check_reported(now)?;
         self.check_still(now)
     }
 
     /// Checks that each blocking condition is in the status, with an event.
-    fn check_told(&mut self, now: u64) -> Result<(), TestCaseError> {
+    fn check_reported(&mut self, now: u64) -> Result<(), TestCaseError> {
         let failed = self.cluster.server.failed();
         if failed != self.failed || !(self.present && self.leads && self.acts) {
             self.failed = failed;
@@ -203,7 +203,7 @@ impl Trial {
         let object = self.cluster.server.get(&format!("{POLICIES}/p"));
         let status = &object["status"];
         let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-        for (reason, since) in self.frozen.iter().filter(|(_, since)| now - **since > TOLD) {
+        for (reason, since) in self.frozen.iter().filter(|(_, since)| now - **since > REPORT_WITHIN) {
             let holds = |of: &Value| {
                 of["reason"] == **reason && (of["status"] == "True") != (of["type"] == "Accepted")
             };
