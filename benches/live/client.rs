@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// The server that responded.
 const POD: &str = "x-inference-pod";
 
-/// Tells a server how long its response is, and no picker.
+/// Header that sets how long a server's response is; no picker reads it.
 const OUTPUT_TOKENS: &str = "x-sim-output-tokens";
 
 /// Connections that are kept.

@@ -43,11 +43,11 @@ pub fn run(count: u16, dead: u16, apart: bool) {
     }
     println!("{}", ports.join(" "));
     let served = Arc::new(AtomicU64::new(0));
-    let told = Arc::clone(&served);
+    let shown = Arc::clone(&served);
     // Says how many responses there were, as often as it is asked.
     thread::spawn(move || {
         for _ in stdin().lines() {
-            println!("{}", told.load(Relaxed));
+            println!("{}", shown.load(Relaxed));
         }
     });
     let first = listeners.len();

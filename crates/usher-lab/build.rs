@@ -1,4 +1,4 @@
-//! Tells the library how far it is optimised: measurements of an unoptimised build say so.
+//! Passes to the library how far it is optimised: measurements of an unoptimised build say so.
 
 fn main() {
     let level = std::env::var("OPT_LEVEL").unwrap_or_default();

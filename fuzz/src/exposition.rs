@@ -186,8 +186,8 @@ fn check_load(readings: &mut Readings, load: &Load, found: &[Found]) -> (Problem
     let values = gauges.map(|(field, gauge, most)| {
         let value = gauge.read_at_ms().map(|_| gauge.last());
         assert!(value.is_none_or(|value| (0.0..=most).contains(&value)), "{field:?} is {value:?}");
-        let told = problems.missing.has(field) || problems.refused.has(field);
-        assert_eq!(value.is_none(), told, "{field:?} is {value:?} with {problems:?}");
+        let reported = problems.missing.has(field) || problems.refused.has(field);
+        assert_eq!(value.is_none(), reported, "{field:?} is {value:?} with {problems:?}");
         value
     });
     for (index, (field, _, _)) in gauges[..3].iter().enumerate() {

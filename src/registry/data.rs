@@ -86,7 +86,7 @@ pub(super) fn sources(
                 }
                 let name = &instance.name;
                 notes.push(format!(
-                    "data source '{name}' has no effect: plugins hear of endpoints from discovery"
+                    "data source '{name}' has no effect: plugins learn of endpoints from discovery"
                 ));
             }
         }

@@ -83,7 +83,7 @@ async fn fast_failing_server_gets_few_requests_and_recovers() {
             (failed, _) = send(&envoy, 100) => assert_eq!(failed, 0),
         }
     };
-    assert_eq!(ejections, 1, "told once");
+    assert_eq!(ejections, 1, "logged once");
     let (failed, served) = send(&envoy, 1000).await;
     assert_eq!(failed, 0);
     // Some 20 to 40: what the others have cached stays with them.

@@ -166,11 +166,11 @@ async fn the_charts_rights_are_enough_to_act() {
     }});
     space.send("POST", &space.path("v1", "pods"), &pod).await.unwrap();
     let picker = release.start(&server).await;
-    let told = async || {
+    let written = async || {
         let object = space.get(&space.path("usher.dev/v1alpha1", "capacitypolicies/p")).await.ok()?;
         object["status"]["lastWrites"].as_array().is_some_and(|writes| writes.len() == 2).then_some(object)
     };
-    let object = eventually("the writes to be told", told).await;
+    let object = eventually("the writes in the status", written).await;
     assert!(!object.to_string().contains("TopologyUnknown"), "{object}");
     eventually("the gate to open", async || {
         let pod = space.get(&format!("{}/a-0", space.path("v1", "pods"))).await.unwrap();

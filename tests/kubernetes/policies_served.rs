@@ -1,4 +1,4 @@
-//! Policies that are objects: Usher follows them, and their statuses tell what became of them.
+//! Policies that are objects: Usher follows them, and their statuses say what became of them.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn path(space: &Space, name: &str) -> String {
 }
 
 /// Waits until the status of a policy is as wanted.
-async fn told(client: &Client, space: &Space, name: &str, is: impl Fn(&Value) -> bool) -> Value {
+async fn with_status(client: &Client, space: &Space, name: &str, is: impl Fn(&Value) -> bool) -> Value {
     let path = path(space, name);
     eventually(&format!("the status of {name}"), async || {
         let object = get(client, &path).await.ok()?;
@@ -92,7 +92,7 @@ async fn cluster_policies_are_followed_and_get_a_status() {
     picker.says(&["does not define this kind", "capacitypolicies", "deploy/chart/crds"]).await;
     server.define(&[POLICIES]).await;
     space.create(POLICIES, "p", rules()).await;
-    let object = told(&client, &space, "p", |status| status["desired"] == 2).await;
+    let object = with_status(&client, &space, "p", |status| status["desired"] == 2).await;
     let status = &object["status"];
     assert_eq!(status["observedGeneration"], 1);
     assert_eq!((&status["roles"][0]["name"], &status["roles"][0]["current"]), (&json!("a"), &json!(1)));
@@ -104,7 +104,7 @@ async fn cluster_policies_are_followed_and_get_a_status() {
     // makes too old is a change: it is looked a few times.
     let mut versions = Vec::new();
     loop {
-        let settled = told(&client, &space, "p", |status| {
+        let settled = with_status(&client, &space, "p", |status| {
             status["rules"][0]["lastSkipReason"] == "Cooldown"
                 && status["rules"][1]["lastSkipReason"] == "Quiet"
         })
@@ -126,7 +126,7 @@ async fn cluster_policies_are_followed_and_get_a_status() {
     broken["rules"][0]["metric"] = json!("in_fligt");
     space.change(POLICIES, "p", broken).await;
     let object =
-        told(&client, &space, "p", |status| condition(status, "Accepted")["status"] == "False").await;
+        with_status(&client, &space, "p", |status| condition(status, "Accepted")["status"] == "False").await;
     let accepted = condition(&object["status"], "Accepted");
     let message = accepted["message"].as_str().unwrap();
     assert_eq!((&accepted["reason"], &accepted["observedGeneration"]), (&json!("Invalid"), &json!(2)));
@@ -136,9 +136,10 @@ async fn cluster_policies_are_followed_and_get_a_status() {
     let mut mended = kept(3);
     mended["rules"] = Value::Null;
     space.change(POLICIES, "p", mended).await;
-    let object = told(&client, &space, "p", |status| condition(status, "Accepted")["status"] == "True").await;
+    let object =
+        with_status(&client, &space, "p", |status| condition(status, "Accepted")["status"] == "True").await;
     assert_eq!(object["status"]["observedGeneration"], 3);
-    told(&client, &space, "p", |status| status["rules"] == json!([]) && status["desired"] == 1).await;
+    with_status(&client, &space, "p", |status| status["rules"] == json!([]) && status["desired"] == 1).await;
     space.delete(POLICIES, "p").await;
     eventually("a policy to be gone", async || {
         let page = page(&picker).await;
@@ -158,8 +159,8 @@ async fn events(space: &Space, kind: &str, name: &str) -> Vec<String> {
     all
 }
 
-/// Waits until events about an object have exactly these reasons: they are written after what they tell of.
-async fn is_told(space: &Space, kind: &str, name: &str, reasons: &[&str]) {
+/// Waits until events about an object have exactly these reasons: they are written after what they are about.
+async fn reports(space: &Space, kind: &str, name: &str, reasons: &[&str]) {
     let what = format!("events {reasons:?} about {kind} {name}");
     eventually(&what, async || (events(space, kind, name).await == reasons).then_some(())).await;
 }
@@ -188,32 +189,32 @@ async fn frozen_policy_reports_its_reason() {
     space.create(POLICIES, "p", of_deployment("x")).await;
     let picker = picker(server, &space, &["--capacity-single-replica=true"]).await;
     let holds = |of: &'static str| move |status: &Value| condition(status, of)["status"] == "True";
-    told(&client, &space, "p", holds("WriteFailed")).await;
+    with_status(&client, &space, "p", holds("WriteFailed")).await;
     picker.exports("usher_capacity_condition{condition=\"WriteFailed\",policy=\"p\"} 1").await;
-    is_told(&space, "Deployment", "x", &["WriteFailed"]).await;
-    // A picker that is slow to start may have told of what it didn't know yet, too.
-    let policy_is_told = async |reason: &'static str| {
+    reports(&space, "Deployment", "x", &["WriteFailed"]).await;
+    // A picker that is slow to start may have reported what it didn't know yet, too.
+    let policy_reports = async |reason: &'static str| {
         eventually(reason, async || {
             events(&space, "CapacityPolicy", "p").await.iter().any(|of| of == reason).then_some(())
         })
         .await;
     };
-    policy_is_told("WriteFailed").await;
+    policy_reports("WriteFailed").await;
     // Its target is gone.
     let path = format!("{}/x", space.path("apps/v1", "deployments"));
     space.send("DELETE", &path, &json!({})).await.unwrap();
-    let object = told(&client, &space, "p", holds("Unobserved")).await;
+    let object = with_status(&client, &space, "p", holds("Unobserved")).await;
     let message = condition(&object["status"], "Unobserved")["message"].as_str().unwrap();
     assert!(message.contains("Deployment x: not found"), "{message}");
     picker.exports("usher_capacity_condition{condition=\"Unobserved\",policy=\"p\"} 1").await;
-    policy_is_told("Unobserved").await;
+    policy_reports("Unobserved").await;
     // It comes back with the right to it.
     space.grant("more", &[rule(&["apps"], &["deployments/scale"], &["patch"])]).await;
     deployment(&space, "x", json!({"app": "m"})).await;
     let is_fine = |status: &Value| {
         ["Unobserved", "WriteFailed"].iter().all(|of| condition(status, of)["status"] == "False")
     };
-    told(&client, &space, "p", is_fine).await;
+    with_status(&client, &space, "p", is_fine).await;
 }
 
 /// With the chart's rights nobody reads the target.
@@ -227,20 +228,20 @@ async fn policy_of_an_unknown_pool_reports_it_and_waits_for_pods() {
     space.create(POLICIES, "p", spec).await;
     let picker = picker(server, &space, &[]).await;
     let is = |reason: &'static str| move |status: &Value| condition(status, "Accepted")["reason"] == reason;
-    let object = told(&client, &space, "p", is("TargetUnknown")).await;
+    let object = with_status(&client, &space, "p", is("TargetUnknown")).await;
     let message = condition(&object["status"], "Accepted")["message"].as_str().unwrap();
     assert!(message.contains("Deployment 'x'") && message.contains("spec.poolRef"), "{message}");
     let page = page(&picker).await;
     let frozen = "usher_capacity_frozen_seconds{policy=\"p\",reason=\"TargetUnknown\"} ";
     assert!(page.lines().any(|line| line.starts_with(frozen)), "{page}");
-    is_told(&space, "CapacityPolicy", "p", &["TargetUnknown"]).await;
+    reports(&space, "CapacityPolicy", "p", &["TargetUnknown"]).await;
     let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x-5d4f", "uid": "u", "controller": true}]);
     let pod = json!({
         "metadata": {"name": "x-5d4f-1", "labels": {"app": "m", "pod-template-hash": "5d4f"}, "ownerReferences": owner},
         "spec": {"containers": [{"name": "c", "image": "i"}]},
     });
     space.send("POST", &space.path("v1", "pods"), &pod).await.unwrap();
-    told(&client, &space, "p", is("Accepted")).await;
+    with_status(&client, &space, "p", is("Accepted")).await;
 }
 
 /// A Deployment whose pods have these labels.
@@ -282,15 +283,15 @@ async fn policies_sharing_a_target_are_all_frozen() {
     space.create(POLICIES, "unsaid", with("y")).await;
     let picker = picker(server, &space, &["--capacity-single-replica=true"]).await;
     let is = |reason: &'static str| move |status: &Value| condition(status, "Accepted")["reason"] == reason;
-    let object = told(&client, &space, "ours", is("TargetConflict")).await;
+    let object = with_status(&client, &space, "ours", is("TargetConflict")).await;
     let message = condition(&object["status"], "Accepted")["message"].as_str().unwrap();
     assert!(message.contains("'theirs' too, so none of them acts"), "{message}");
     picker.exports("usher_capacity_condition{condition=\"TargetConflict\",policy=\"ours\"} 1").await;
     let page = page(&picker).await;
     let frozen = "usher_capacity_frozen_seconds{policy=\"ours\",reason=\"TargetConflict\"} ";
     assert!(page.lines().any(|line| line.starts_with(frozen)), "{page}");
-    is_told(&space, "Deployment", "x", &["TargetConflict"]).await;
-    is_told(&space, "CapacityPolicy", "ours", &["TargetConflict"]).await;
+    reports(&space, "Deployment", "x", &["TargetConflict"]).await;
+    reports(&space, "CapacityPolicy", "ours", &["TargetConflict"]).await;
     ticks(&picker, "ours", 2).await;
     let replicas = async |name: &str| {
         let path = format!("{}/{name}", space.path("apps/v1", "deployments"));
@@ -298,10 +299,10 @@ async fn policies_sharing_a_target_are_all_frozen() {
     };
     assert_eq!((replicas("x").await, replicas("y").await), (3, 3));
     space.delete(POLICIES, "theirs").await;
-    told(&client, &space, "ours", is("Accepted")).await;
+    with_status(&client, &space, "ours", is("Accepted")).await;
     eventually("it to be scaled", async || (replicas("x").await == 5).then_some(())).await;
-    let untold = get(&client, &path(&space, "unsaid")).await.unwrap();
-    assert!(untold["status"].is_null() && replicas("y").await == 3, "{untold}");
+    let unserved = get(&client, &path(&space, "unsaid")).await.unwrap();
+    assert!(unserved["status"].is_null() && replicas("y").await == 3, "{unserved}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -329,13 +330,13 @@ async fn only_the_leader_writes_policy_status() {
     // Longer than it is asked again who leads.
     tokio::time::sleep(Duration::from_secs(3)).await;
     for name in ["p", "broken"] {
-        let untold = get(&client, &path(&space, name)).await.unwrap();
-        assert!(untold["status"].is_null(), "{untold}");
+        let unserved = get(&client, &path(&space, name)).await.unwrap();
+        assert!(unserved["status"].is_null(), "{unserved}");
     }
     // It gives the lease up.
     space.send("PATCH", &format!("{leases}/{name}"), &json!({"spec": {"holderIdentity": ""}})).await.unwrap();
-    told(&client, &space, "p", |status| status["state"] == "Idle").await;
-    told(&client, &space, "broken", |status| condition(status, "Accepted")["status"] == "False").await;
+    with_status(&client, &space, "p", |status| status["state"] == "Idle").await;
+    with_status(&client, &space, "broken", |status| condition(status, "Accepted")["status"] == "False").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -372,14 +373,15 @@ async fn topology_gives_layers_and_gets_a_status_from_nodes() {
         json!({"steps": {"a": 1}, "topology": {"clusterTopology": "racks", "layer": "example.com/rack"}});
     space.create(POLICIES, "p", spec).await;
     let _picker = picker(&server, &space, &[]).await;
-    told(&client, &space, "p", |status| condition(status, "Accepted")["reason"] == "TopologyUnknown").await;
+    with_status(&client, &space, "p", |status| condition(status, "Accepted")["reason"] == "TopologyUnknown")
+        .await;
     let topologies = "/apis/usher.dev/v1alpha1/clustertopologies";
     let topology = json!({
         "apiVersion": "usher.dev/v1alpha1", "kind": "ClusterTopology", "metadata": {"name": "racks"},
         "spec": {"layers": ["example.com/rack", "example.com/zone"]},
     });
     send(&client, "POST", topologies, &topology).await.unwrap();
-    told(&client, &space, "p", |status| condition(status, "Accepted")["status"] == "True").await;
+    with_status(&client, &space, "p", |status| condition(status, "Accepted")["status"] == "True").await;
     let status = async |reason: &str| {
         let path = format!("{topologies}/racks");
         eventually(reason, async || {

@@ -28,7 +28,7 @@ async fn is_ready(picker: &Picker) {
 }
 
 /// Generation of a policy that its status is about.
-async fn told(space: &Space) -> Option<u64> {
+async fn observed_generation(space: &Space) -> Option<u64> {
     let path = format!("/apis/usher.dev/v1alpha1/namespaces/{}/capacitypolicies/p", space.name);
     space.get(&path).await.ok()?["status"]["observedGeneration"].as_u64()
 }
@@ -62,7 +62,7 @@ async fn all_replicas_serve_and_the_leader_alone_acts() {
     // Whoever only serves neither plans nor writes, though there is something to do.
     group.scale("a", 1).await;
     group.become_replicas(&[("a", 2)]).await;
-    eventually("a status", async || told(space).await == Some(1)).await;
+    eventually("a status", async || observed_generation(space).await == Some(1)).await;
     assert!(first.log.mentions_since(0, "replicas written"));
     assert!(!second.log.mentions_since(0, "replicas written"));
     let plans = async |picker: &Picker| page(picker).await.contains("\nusher_capacity_desired_replicas{");
@@ -74,7 +74,7 @@ async fn all_replicas_serve_and_the_leader_alone_acts() {
     let path = format!("/apis/usher.dev/v1alpha1/namespaces/{}/capacitypolicies/p", space.name);
     space.send("PATCH", &path, &json!({"spec": {"roles": {"a": {"min": 4}}}})).await.unwrap();
     group.become_replicas(&[("a", 4)]).await;
-    eventually("a status", async || told(space).await == Some(2)).await;
+    eventually("a status", async || observed_generation(space).await == Some(2)).await;
     assert!(second.is_healthy("readiness").await);
     assert_ne!(space.holder().await, holder);
 }

@@ -1,4 +1,4 @@
-//! Profile handlers, and the headers that tell of their decisions.
+//! Profile handlers, and the headers that name their decisions.
 
 use std::sync::Arc;
 

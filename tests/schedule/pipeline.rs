@@ -449,7 +449,7 @@ dataLayer:
     );
     assert_eq!((pipeline.sources.len(), pipeline.resolved.sources.len()), (1, 3));
     assert_eq!(pipeline.resolved.sources[1].extractors, ["queue-scorer"]);
-    assert_says(&pipeline, "'endpoint-notification-source' has no effect: plugins hear of endpoints from");
+    assert_says(&pipeline, "'endpoint-notification-source' has no effect: plugins learn of endpoints from");
     assert_says(&pipeline, "'k8s-notification-source' has no effect");
 }
 

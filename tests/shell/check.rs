@@ -312,7 +312,7 @@ fn an_error_has_its_place_and_its_line() {
     assert_eq!(only(&out), expected);
 }
 
-/// Places and starts of errors, in the order in which they are told.
+/// Places and starts of errors, in the order in which they are reported.
 pub(crate) fn places(err: &str) -> Vec<&str> {
     let is_error = |line: &&str| line.starts_with("<stdin>:");
     err.lines().filter(is_error).map(|line| line.rsplit_once(" (").map_or(line, |(place, _)| place)).collect()

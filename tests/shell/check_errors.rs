@@ -1,4 +1,4 @@
-//! Errors that `usher check` tells, and their places.
+//! Errors that `usher check` reports, and their places.
 
 use serde_json::{Value, json};
 use usher::cli::check::{CheckArgs, Output};

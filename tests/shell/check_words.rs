@@ -152,7 +152,7 @@ schedulingProfiles:
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(code, 0);
     let changes = report["comparison"]["changes"].as_array().unwrap();
-    let told: Vec<String> = changes
+    let reported: Vec<String> = changes
         .iter()
         .map(|change| {
             let text = |key: &str| change[key].as_str().unwrap_or("").to_owned();
@@ -173,9 +173,9 @@ schedulingProfiles:
         "plugin max-score-picker changed maxNumOfEndpoints: 1 → 3",
         "plugin prefix-cache-scorer changed matchLengthWeight: 0.0 → 0.5",
     ];
-    assert_eq!(told.len(), expected.len(), "{told:#?}");
-    for (told, start) in told.iter().zip(expected) {
-        assert!(told.starts_with(start), "{told}, not {start}");
+    assert_eq!(reported.len(), expected.len(), "{reported:#?}");
+    for (reported, start) in reported.iter().zip(expected) {
+        assert!(reported.starts_with(start), "{reported}, not {start}");
     }
 }
 

@@ -27,7 +27,7 @@ async fn a_decision_is_one_line_of_level_debug() {
     let (line, said) = logged(&usher, "request routed").await;
     let text = |name: &str| line[name].as_str().unwrap_or_else(|| panic!("no {name}: {line}"));
     assert_eq!((text("level"), text("model"), text("profiles")), ("DEBUG", "usher-doctor", "default"));
-    // As the gateway's access log has it, and as the gateway was told.
+    // As the gateway's access log has it, and as the gateway got it.
     assert_eq!(text("request_id").len(), 36, "{line}");
     assert!(said.stdout.contains(&format!("chooses {}", text("destination"))), "{line}: {said:?}");
     assert_eq!(line["candidates"], servers.addresses.len(), "{line}");

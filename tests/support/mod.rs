@@ -17,8 +17,8 @@ use socket2::{Domain, Socket, Type};
 /// After this a test gives up waiting. Long, because a loaded machine is not a failure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Repeats a question until it is answered with `Some`, for what tells nobody when it
-/// changes: Envoy's health checks, a simulated server's engine. What does tell is
+/// Repeats a question until it is answered with `Some`, for what notifies nobody when it
+/// changes: Envoy's health checks, a simulated server's engine. What does notify is
 /// awaited; see [`log::Log::find`].
 pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let mut pause = tokio::time::interval(Duration::from_millis(20));

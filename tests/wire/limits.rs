@@ -111,8 +111,8 @@ async fn overlong_names_in_bodies_are_refused_with_their_field() {
         };
         let refusal = send(1025).await.immediate().await;
         assert_eq!(refusal.status.unwrap().code, 400, "{path} {field}");
-        let told = String::from_utf8(refusal.body).unwrap();
-        assert_eq!(told, format!("inference error: BadRequest - {field} has more than 1024 bytes"));
+        let message = String::from_utf8(refusal.body).unwrap();
+        assert_eq!(message, format!("inference error: BadRequest - {field} has more than 1024 bytes"));
         send(1024).await.request_headers().await;
     }
 }

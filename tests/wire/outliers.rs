@@ -1,4 +1,4 @@
-//! Endpoints that fail, as a gateway tells of them.
+//! Endpoints that fail, as a gateway reports them.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};

@@ -210,7 +210,7 @@ async fn attributes_are_sent_with_the_trailers_that_end_the_response() {
     assert!(matches!(reply.response, Some(Reply::ResponseTrailers(_))));
     let names: Vec<_> = numbers(&reply).into_iter().map(|(_, name, value)| (name, value)).collect();
     assert_eq!(names, [("x-cost".to_owned(), 23.0), ("total".to_owned(), 4.0)]);
-    // They are told once, when trailers follow the last chunk, too.
+    // They are reported once, when trailers follow the last chunk, too.
     let (mut stream, _, _) = exchange(&picker, &[]).await;
     stream.send(response_body(r#"{"usage":{"prompt_tokens":3,"completion_tokens":5}}"#, true));
     assert_eq!(numbers(&stream.reply().await).len(), 2);

@@ -1,5 +1,5 @@
 //! Types that all of Usher uses, at the bottom of its imports: the configuration file, requests and their
-//! bodies, endpoints and their load, the index of prefixes, what engines tell of their caches, the memory budget, and
+//! bodies, endpoints and their load, the index of prefixes, what engines publish of their caches, the memory budget, and
 //! metrics.
 
 pub mod config;

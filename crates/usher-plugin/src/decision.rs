@@ -48,7 +48,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// The decision of these runs, of which the one at `primary` has the endpoints that the gateway is told.
+    /// The decision of these runs, of which the one at `primary` has the endpoints that the gateway gets.
     /// `None` unless there is such a run and every pick exists.
     pub fn new(shared: Arc<DecisionContext>, runs: SmallVec<[Run; 1]>, primary: usize) -> Option<Self> {
         let endpoints = shared.candidates.snapshot().endpoints().len();

@@ -20,7 +20,7 @@ pub trait Persistent: Any + Send + Sync {
     /// one task.
     fn sweep(&self, snapshot: &Snapshot, now_ms: u64);
 
-    /// Waits until everything that it was told counts, where that happens on another
+    /// Waits until everything that it was given counts, where that happens on another
     /// thread. For simulations and tests.
     fn settle(&self) {}
 
@@ -168,7 +168,7 @@ impl State {
         kept.retain(|_, (value, _)| Arc::strong_count(value) > 2);
     }
 
-    /// Waits until everything that was told to what is kept counts; see [`Persistent::settle`].
+    /// Waits until everything that was given to the kept state counts; see [`Persistent::settle`].
     pub fn settle(&self) {
         self.values().iter().for_each(|value| value.settle());
     }

@@ -30,17 +30,17 @@ fn all_imports() -> (Modules, Vec<Import>) {
 fn no_files_import_each_other_in_a_ring() {
     let (modules, imports) = all_imports();
     assert!(imports.len() > 1000, "{}", imports.len());
-    let mut told = String::new();
+    let mut found_rings = String::new();
     for ring in rings(&imports) {
-        let _ = writeln!(told, "\na ring of {} files:", ring.len());
+        let _ = writeln!(found_rings, "\na ring of {} files:", ring.len());
         for import in imports.iter().filter(|import| ring.contains(&import.from) && ring.contains(&import.to))
         {
             let (from, to) = (modules.file(import.from), modules.file(import.to));
             let names = import.names.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-            let _ = writeln!(told, "  {from} -> {to}: {names}");
+            let _ = writeln!(found_rings, "  {from} -> {to}: {names}");
         }
     }
-    assert!(told.is_empty(), "{told}");
+    assert!(found_rings.is_empty(), "{found_rings}");
 }
 
 /// The floor of each folder: the block in docs/contributing/architecture.md, from the top.

@@ -164,10 +164,10 @@ async fn disruption_budget_delays_scale_down() {
         actuator.apply(&policy, &plan, seen, at, None).await.plan.conditions
     };
     assert_eq!(trim(&mut actuator, S(2)).await, [Condition::EvictionRefused]);
-    let told = group.events("decode").await;
+    let events = group.events("decode").await;
     assert!(
-        told.iter().any(|event| event.starts_with("EvictionRefused: policy p: pod decode-1")),
-        "{told:?}"
+        events.iter().any(|event| event.starts_with("EvictionRefused: policy p: pod decode-1")),
+        "{events:?}"
     );
     let is_there = async || {
         pod(&group, "decode-1").await.is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_null())

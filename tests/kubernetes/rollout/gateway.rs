@@ -1,4 +1,4 @@
-//! An Envoy that follows the endpoints of a Service, as a gateway's control plane tells it.
+//! An Envoy that follows the endpoints of a Service, as a gateway's control plane sends them.
 
 use std::net::SocketAddr;
 use std::path::Path;

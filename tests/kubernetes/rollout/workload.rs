@@ -35,11 +35,11 @@ struct Pod {
     /// As the kubelet's last probe said.
     ready: bool,
     probe: Instant,
-    /// `true` once it was told to end.
+    /// `true` once it was asked to end.
     ends: bool,
 }
 
-/// A Deployment, and what gateways are told of it.
+/// A Deployment, and what gateways know of it.
 pub(super) struct Deployment {
     server: &'static Server,
     space: Space,

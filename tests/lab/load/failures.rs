@@ -47,7 +47,7 @@ async fn killed_server_fails_running_and_later_requests() {
     fake.kill().await;
     let report = report(child).await;
     assert_requests(&report, 10, 30);
-    // A request that came between the end of the server and the news of it is lost, too.
+    // A request that came between the end of the server and its notice is lost, too.
     let count = |kind: &str| report["errors"][kind].as_u64().unwrap_or_default();
     let (lost, refused) = (count("connection-lost"), count("connection-refused"));
     assert!(lost >= 10 && refused > 0 && lost + refused == 30, "{report:#}");

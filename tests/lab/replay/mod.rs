@@ -137,8 +137,8 @@ fn refused_requests_are_no_goodput() {
         assert_eq!(answered + refused, 640);
         assert!(answered >= 80 && refused > 300, "{answered} answered, {refused} refused");
         let refusals = policy["refusals"].as_object().unwrap();
-        let told: u64 = refusals.values().map(|count| count.as_u64().unwrap()).sum();
-        assert_eq!(told, refused);
+        let reported: u64 = refusals.values().map(|count| count.as_u64().unwrap()).sum();
+        assert_eq!(reported, refused);
         assert_eq!(refusals.keys().collect::<Vec<_>>(), ["429 by the server: the waiting queue is full"]);
         // With so much time, whatever was answered was in time.
         assert_eq!(policy["goodput"]["requests"], answered);

@@ -65,7 +65,7 @@ fn times_are_predicted_at_every_load() {
             }
         }
         let group = &report.groups[0];
-        assert!(group.is_far(), "what is configured is told to be wrong: {group:?}");
+        assert!(group.is_far(), "the configured value is reported as wrong: {group:?}");
     }
 }
 

@@ -74,8 +74,8 @@ async fn stored_and_removed_blocks_are_published_and_replayable() {
         let mut socket = subscriber(at, port).await;
         ask(at, 0..40).await;
         let (number, first) = numbered(&socket.recv().await.unwrap().into_vec(), &topic(at));
-        let told = events(&first, form);
-        let [stored] = &told[..] else { panic!("{told:?}") };
+        let published = events(&first, form);
+        let [stored] = &published[..] else { panic!("{published:?}") };
         let tokens = Value::Array((0..32u32).map(Value::from).collect());
         assert_eq!(
             (number, &stored[0], &stored[3], &stored[4]),
@@ -83,17 +83,17 @@ async fn stored_and_removed_blocks_are_published_and_replayable() {
         );
         let hashes = stored[1].as_array().unwrap();
         assert_eq!((hashes.len(), &stored[2]), (2, &Value::Nil));
-        // What is there already is no news; what follows has a parent.
+        // Blocks that are there already are not published; what follows has a parent.
         ask(at, 0..60).await;
         let (number, second) = numbered(&socket.recv().await.unwrap().into_vec(), &topic(at));
-        let told = events(&second, form);
-        assert_eq!((number, told.len(), &told[0][2]), (1, 1, &hashes[1]));
+        let published = events(&second, form);
+        assert_eq!((number, published.len(), &published[0][2]), (1, 1, &hashes[1]));
         // Seven blocks of others: the ends of the first go before their beginnings.
         ask(at, 1000..1100).await;
         let (_, third) = numbered(&socket.recv().await.unwrap().into_vec(), &topic(at));
-        let told = events(&third, form);
-        assert_eq!(told[0][0], "BlockRemoved".into());
-        assert_eq!(told[0][1].as_array().unwrap()[1..], [hashes[1].clone()], "and the third before it");
+        let published = events(&third, form);
+        assert_eq!(published[0][0], "BlockRemoved".into());
+        assert_eq!(published[0][1].as_array().unwrap()[1..], [hashes[1].clone()], "and the third before it");
 
         let mut dealer = DealerSocket::new();
         dealer.connect(&format!("tcp://127.0.0.1:{replay}")).await.unwrap();
@@ -169,7 +169,7 @@ async fn post(at: SocketAddr, path: &str, body: &serde_json::Value) -> (u16, ser
 }
 
 #[tokio::test]
-async fn servers_tell_the_tokens_of_prompts() {
+async fn servers_return_the_tokens_of_prompts() {
     let group = instant().await;
     let at = group.addresses()[0];
     let [first, second] = [u32::from_le_bytes(*b"abcd"), u32::from(b'e')];
@@ -189,7 +189,7 @@ async fn servers_tell_the_tokens_of_prompts() {
     for body in [json!({"prompt": ["abcde"]}), json!({"prompt": [7]}), json!({})] {
         assert_eq!(post(at, "/tokenize", &body).await.0, 400, "{body}");
     }
-    assert_eq!(set_fault(at, json!({"kv-events": "drop"})).await, 400, "it tells nothing");
+    assert_eq!(set_fault(at, json!({"kv-events": "drop"})).await, 400, "it publishes nothing");
 }
 
 #[tokio::test]

@@ -123,12 +123,12 @@ async fn a_stream_interval_puts_several_tokens_into_an_event() {
     assert_eq!(all.last().unwrap()["usage"]["completion_tokens"], 11);
     let (_, mut body) =
         send(group.addresses()[0], chat(&body, "drop-after=7"), Http1).await.unwrap().into_parts();
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     while let Some(Ok(frame)) = body.frame().await {
-        told.extend_from_slice(&frame.into_data().unwrap());
+        received.extend_from_slice(&frame.into_data().unwrap());
     }
-    let told = events(&told);
-    let contents = told.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
+    let received = events(&received);
+    let contents = received.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
     assert_eq!(contents.map(|text| text.len() / 4).sum::<usize>(), 7, "it breaks off within an event");
 }
 

@@ -34,7 +34,7 @@ impl Group {
         Self { policy, history: History::default() }
     }
 
-    /// Another process goes on at `t` seconds, which knows what the last plan was to come to, as a status tells it.
+    /// Another process goes on at `t` seconds, which knows what the last plan was to come to, as a status says it.
     pub fn restart(&mut self, t: u64, last: &Plan) {
         let changes = self.history.changes().to_vec();
         let surges: Vec<_> = (0..last.roles.len()).map(|place| self.history.growth().surge(place)).collect();

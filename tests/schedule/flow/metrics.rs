@@ -123,7 +123,7 @@ async fn a_flow_for_every_request_does_not_fill_the_page() {
     let lines = page.lines().filter(|line| line.starts_with("llm_d_epp_flow_control_queue_size{")).count();
     assert!(lines <= 1002, "{lines}");
     assert!(page.contains("fairness_id=\"other\""));
-    // Told once, without a name, and every request is counted.
+    // Logged once, without a name, and every request is counted.
     assert_eq!(log.count(&["WARN", "count as 'other'", "label_kind=\"flow control\""]), 1, "{}", log.text());
     assert!(!log.text().contains("flow-"), "{}", log.text());
     settle().await;

@@ -330,7 +330,7 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
     advance(Duration::from_millis(5)).await;
     assert_eq!(answered().await, 3, "five may wait there, and two do");
     advance(Duration::from_millis(200)).await;
-    assert_eq!(answered().await, 3, "no news");
+    assert_eq!(answered().await, 3, "nothing new");
     scraped(4.0);
     advance(Duration::from_millis(5)).await;
     assert_eq!(answered().await, 4);

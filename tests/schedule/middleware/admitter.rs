@@ -1,4 +1,4 @@
-//! `probabilistic-admitter`: its formula, its draws, and what a client is told.
+//! `probabilistic-admitter`: its formula, its draws, and what a client gets.
 
 use std::sync::Arc;
 

@@ -143,7 +143,7 @@ fn the_first_source_that_names_a_session_counts() {
     let empty = from_agent(with_headers(&[("x-session-id", "")]));
     let mut send = |scheduler: &Scheduler, request: &Request| {
         let (endpoint, headers) = send(scheduler, &plugin, &all, request, NOW, &mut rng);
-        assert_eq!(headers, [], "nothing is told to clients that name their session");
+        assert_eq!(headers, [], "clients that name their session get no header");
         endpoint
     };
     assert_eq!(send(&pod_2_is_best, &header), "pod-2");

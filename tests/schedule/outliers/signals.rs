@@ -37,7 +37,7 @@ fn response_by_a_fallback_counts_as_a_failure() {
         assert_eq!(served("10.0.0.3:8000"), "10.0.0.4:8000,10.0.0.3:8000");
     }
     assert_eq!(served("10.0.0.3:8000"), "10.0.0.3:8000,10.0.0.2:8000");
-    // Its probe has somebody to fall back on, as the gateway tells who served.
+    // Its probe has somebody to fall back on, as the gateway says who served.
     pool.pass(SECOND);
     assert_eq!(served("10.0.0.3:8000"), "10.0.0.4:8000,10.0.0.3:8000");
     assert_eq!(served("10.0.0.3:8000"), "10.0.0.3:8000,10.0.0.2:8000");

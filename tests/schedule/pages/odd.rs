@@ -163,8 +163,8 @@ async fn a_label_of_a_megabyte_is_refused_alone() {
     assert!(pool.load(0).adapters.load().is_none());
     assert!(pool.counted(EXTRACT_ERRORS, "core-metrics-extractor") >= 2);
     let text = lines.text();
-    let told = lines.count(&["WARN", "metrics of the endpoint are incomplete", "pod-0"]);
-    assert_eq!(told, 1, "{text}");
+    let warnings = lines.count(&["WARN", "metrics of the endpoint are incomplete", "pod-0"]);
+    assert_eq!(warnings, 1, "{text}");
     assert!(text.len() < 1000, "not the label itself: {} bytes", text.len());
 }
 
@@ -193,8 +193,9 @@ async fn invalid_values_are_refused_counted_and_logged_once() {
         assert_eq!(pool.waiting(0), None, "{line}");
         assert!(pool.load(0).running.read_at_ms().is_some(), "{line}: the others are read");
         assert!(pool.counted(EXTRACT_ERRORS, "core-metrics-extractor") >= 3, "{line}");
-        let told = lines.count(&["WARN", "metrics of the endpoint are incomplete", "refused=\"waiting\""]);
-        assert_eq!(told, 1, "{line}: {}", lines.text());
+        let warnings =
+            lines.count(&["WARN", "metrics of the endpoint are incomplete", "refused=\"waiting\""]);
+        assert_eq!(warnings, 1, "{line}: {}", lines.text());
     }
 }
 

@@ -204,7 +204,7 @@ async fn panels_have_data_and_alerts_fire_on_their_fault() {
     for index in 0..SERVERS - 1 {
         until_heard(&servers, index).await;
     }
-    // No topic names this model, so its prompts are cached and not told.
+    // No topic names this model, so its prompts are cached and not published.
     let of_another_model = load(envoy.address, &["--rate=40", "--max-in-flight=2000", "--model=another"]);
     fires(&prometheus, "UsherKvEventsDisagree").await;
     drop(of_another_model);

@@ -86,7 +86,7 @@ async fn every_width_shows_all_endpoint_fields() {
     let titles =
         serde_json::json!(["none", "\"Decided\"", "\"Model\"", "\"Sent to\"", "\"TTFT\"", "\"Result\""]);
     browser.until(&format!("document.querySelectorAll('#list-rows tr').length > 0 && JSON.stringify({titled}) === JSON.stringify({titles})")).await;
-    // What the mouse is told by a title, a finger and a screen reader are told by the line below.
+    // The mouse gets a title; a finger and a screen reader get the line below.
     browser.value("document.querySelector('#rows .grid-row').click()").await;
     let server = stack.servers.addresses[0].to_string();
     let chosen = "document.querySelector('#endpoint-chosen').innerText";

@@ -113,7 +113,7 @@ async fn event_stream_sends_the_state_then_changes() {
         text.contains("content-type: text/event-stream\r\n") && text.contains("retry: 500\n\n"),
         "{text}"
     );
-    // Proxies are told not to hold them back.
+    // Headers ask proxies not to hold them back.
     for header in ["cache-control: no-store, no-transform\r\n", "x-accel-buffering: no\r\n"] {
         assert!(text.contains(header), "{header} in {text}");
     }

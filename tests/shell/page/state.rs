@@ -107,7 +107,7 @@ async fn queues_plans_speeds_and_problems_are_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replicas_and_what_they_tell_each_other_are_shown() {
+async fn replicas_and_what_they_publish_are_shown() {
     let Some(mut redis) = Redis::start(&[]).await else { return };
     let (store, named) = (redis.flag(), "--pool-name=shared");
     let Some(stack) = Stack::start(&[named, &store, ALL]).await else { return };

@@ -38,7 +38,7 @@ async fn prompts_without_reported_cached_tokens_do_not_count() {
     let connection = Connection::to(stack.usher.address).await;
     let silent = r#"{"prompt_tokens":800,"completion_tokens":3}"#;
     respond_with(request(&connection, "s-0", "m").await, silent).await;
-    browser.until(&format!("{}.includes('no server has told any')", tile("hits"))).await;
+    browser.until(&format!("{}.includes('no server has named any')", tile("hits"))).await;
     for number in 1..4 {
         respond_with(request(&connection, &format!("s-{number}"), "m").await, silent).await;
         stack.exchange(&format!("r-{number}"), "m").await;

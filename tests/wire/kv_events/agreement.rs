@@ -1,4 +1,4 @@
-//! Cached tokens that engines told of, beside those that responses name.
+//! Cached tokens that engines published, beside those that responses name.
 
 use std::process::Command;
 
@@ -23,7 +23,7 @@ async fn relayed(picker: &Picker, request: &Value, respond: impl FnOnce() -> Str
     stream.response_body().await;
 }
 
-/// Compared requests, those that were not cached, and those that were not told, once so many were compared.
+/// Compared requests, those that were not cached, and those that were not published, once so many were compared.
 fn agreement(picker: &Picker, compared: u32) -> [f64; 2] {
     let count = |name: &str, kind: &str| {
         let labels = format!("endpoint=\"default/a\",{kind}plugin_name=\"precise-prefix-cache-producer\"");

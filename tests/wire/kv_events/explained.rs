@@ -21,12 +21,12 @@ async fn explanation_shows_cached_blocks_of_engines() {
     // Of which 4 tokens are cached, says the response.
     assert_eq!(exchange_of(&picker, "known", "200", prompt).await, format!("{A}:8000"));
     let known = decision(&picker, "known");
-    let told = |decision: &Value| [0, 1].map(|at| decision["detailed"][at]["kv_events"].clone());
+    let kv_events = |decision: &Value| [0, 1].map(|at| decision["detailed"][at]["kv_events"].clone());
     let (held, silent) = (
         json!({"state": "in sync", "cached_tokens": 8}),
         json!({"state": "not heard", "cached_tokens": null}),
     );
-    assert_eq!(told(&known), [held, silent.clone()]);
+    assert_eq!(kv_events(&known), [held, silent.clone()]);
     assert_eq!(known["outcome"]["cached_tokens_error"], -4, "{known}");
     let (code, text, _) = explain(&picker.admin.to_string(), &["known"]).await;
     let line =
@@ -36,7 +36,7 @@ async fn explanation_shows_cached_blocks_of_engines() {
     // Text without a tokenizer.
     let destination = exchange_of(&picker, "unknown", "200", r#"{"model":"m","prompt":"a secret"}"#).await;
     let unknown = decision(&picker, "unknown");
-    assert_eq!(told(&unknown), [json!({"state": "in sync", "cached_tokens": null}), silent]);
+    assert_eq!(kv_events(&unknown), [json!({"state": "in sync", "cached_tokens": null}), silent]);
     assert_eq!(unknown["outcome"]["cached_tokens_error"], Value::Null);
     let (_, text, _) = explain(&picker.admin.to_string(), &["unknown"]).await;
     assert!(text.contains(&format!("\nKV events      {destination} ")), "{text}");

@@ -1,4 +1,4 @@
-//! A server that tells the tokens of prompts, as vLLM does: one per byte.
+//! A server that returns the tokens of prompts, as vLLM does: one per byte.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

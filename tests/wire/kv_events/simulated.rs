@@ -75,7 +75,7 @@ pub async fn simulated() -> (SimHandle, SocketAddr, u16) {
     (servers, at, port.port())
 }
 
-/// A simulated server and a picker that scrapes it and follows its events. Nothing tells of what metrics say.
+/// A simulated server and a picker that scrapes it and follows its events. Nothing announces what metrics say.
 async fn scraped() -> (SimHandle, Picker, SocketAddr) {
     let (servers, at, port) = simulated().await;
     let ports = format!("podDiscoveryConfig: {{socketPort: {port}}}");
@@ -113,7 +113,7 @@ async fn blocks_of_a_restarted_process_are_dropped() {
     wait(&picker, "restarts_total", "a", 1.0);
     wait(&picker, "blocks", "a", 0.0);
     assert_eq!(destinations(&picker, 0..10).await.len(), 2);
-    // What it tells then is all that it holds.
+    // Then it publishes all that it holds.
     heard(at);
     complete(at, 100);
     wait(&picker, "known", "a", 2.0);
@@ -132,7 +132,7 @@ async fn blocks_of_a_sleeping_engine_are_dropped() {
         wait(&picker, "blocks", "a", 0.0);
         assert_eq!(destinations(&picker, 0..10).await.len(), 2);
         post(at, "/admin/fault", &json!({}));
-        // Until the picker sees it awake, it takes what it is told for old.
+        // Until the picker sees it awake, it takes what is published for old.
         let end = Instant::now() + Duration::from_secs(30);
         let mut first = 100;
         while destinations(&picker, first..first + 10).await != well {

@@ -70,10 +70,10 @@ async fn bodies_above_the_budget_are_refused_until_memory_is_freed() {
         // Half of the limit at least: bodies take more than what is counted.
         let held = open.len() * CHUNK;
         assert!((limit as usize / 2..limit as usize).contains(&held), "{held}, {refused} refused");
-        // The first, the second, the fourth … are told.
+        // The first, the second, the fourth … are logged.
         settle(|| {
-            let told = process.page().refused().ilog2() as usize + 1;
-            process.logged("requests rejected: the memory budget is used up") == told
+            let logged = process.page().refused().ilog2() as usize + 1;
+            process.logged("requests rejected: the memory budget is used up") == logged
         })
         .await;
         // When some are gone the others go on; a body goes with the replies that carry it, not

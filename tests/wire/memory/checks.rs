@@ -143,7 +143,7 @@ async fn health_watchers_do_not_affect_requests() {
     stayed_within(&process, small_budget(), limit).await;
 }
 
-/// Watchers that leave no window for what they are told.
+/// Watchers that leave no window for what they are sent.
 #[tokio::test]
 async fn health_watchers_that_read_nothing_are_closed() {
     const CONNECTIONS: u32 = 40;

@@ -154,7 +154,7 @@ async fn responses(readers: Vec<JoinHandle<Responses>>) -> Responses {
     all
 }
 
-/// Takes out the streams that have been told by now that there is no room. Returns how many those are.
+/// Takes out the streams that have been refused by now for want of room. Returns how many those are.
 fn take_refused(streams: &mut Vec<Stream>) -> usize {
     let is_refused = |stream: &mut Stream| match stream.ready_reply().map(|reply| reply.response) {
         None => false,

@@ -50,16 +50,16 @@ async fn silent_streams_stay_below_the_memory_budget() {
     for turn in 0..SILENT {
         streams.push(connections[turn % 4].stream().await);
     }
-    // Whoever is refused is told, and the others count. Those may make room for each other as time passes.
-    let (mut open, mut told) = (0, 0);
+    // Refused streams are reset, and the others count. Those may make room for each other as time passes.
+    let (mut open, mut refused) = (0, 0);
     settle(|| {
-        told += take_refused(&mut streams);
+        refused += take_refused(&mut streams);
         let page = process.page();
         open = page.metric("usher_memory_streams_bytes") as usize / (8 << 10);
-        told == page.refused() && open + told == SILENT
+        refused == page.refused() && open + refused == SILENT
     })
     .await;
-    assert!(open > 500 && told > 2000, "{open} are open, {told} refused");
+    assert!(open > 500 && refused > 2000, "{open} are open, {refused} refused");
     drop(streams);
     stayed_within(&process, small_budget(), limit).await;
 }

@@ -134,7 +134,7 @@ async fn burst_counts_at_the_other_replicas_until_it_ends() {
     for replica in [&b, &c] {
         replica.knows([0, 0]).await;
     }
-    // A new replica hears of what is under way at once, however seldom the others speak.
+    // A new replica gets what is under way at once, however seldom the others publish.
     let _own = b.hold(3, PODS[1]).await;
     let d = Replica::start(&flags).await;
     d.knows([0, 3]).await;

@@ -94,7 +94,7 @@ async fn wrong_password_is_one_line_until_its_file_has_the_right_one() {
 }
 
 #[tokio::test]
-async fn user_without_rights_is_told_which_it_needs() {
+async fn log_names_the_rights_that_the_user_lacks() {
     let port = free_port();
     let Some(redis) = Redis::start(&["--bind", "127.0.0.1", "--port", &port.to_string()]).await else {
         return;

@@ -144,8 +144,8 @@ fn spread<'a>(nodes: &[Placed<'a>], key: &str, wider: &str) -> BTreeMap<&'a str,
 
 fn some(names: &[&str]) -> String {
     let more = names.len().saturating_sub(SOME);
-    let told = names.iter().take(SOME).copied().collect::<Vec<_>>().join(", ");
-    if more == 0 { told } else { format!("{told} and {more} more") }
+    let listed = names.iter().take(SOME).copied().collect::<Vec<_>>().join(", ");
+    if more == 0 { listed } else { format!("{listed} and {more} more") }
 }
 
 fn count(of: usize) -> u32 {

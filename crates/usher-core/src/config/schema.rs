@@ -79,12 +79,12 @@ pub struct DataLayer {
     pub discovery: Option<Reference>,
     /// The plugin that finds other replicas.
     pub peer_discovery: Option<Reference>,
-    /// The plugin that tells other replicas what this one has in flight.
+    /// The plugin that publishes to other replicas what this one has in flight.
     pub cross_replica_syncer_plugin_ref: Option<Name>,
     /// Interval between two exchanges.
     #[serde(deserialize_with = "duration")]
     pub cross_replica_sync_interval: Option<Duration>,
-    /// Longest time to tell others.
+    /// Longest time to publish.
     #[serde(deserialize_with = "duration")]
     pub cross_replica_publish_timeout: Option<Duration>,
     /// Settings of state sharing between replicas, as newer versions of llm-d-router group them.
@@ -110,12 +110,12 @@ impl Default for DataLayer {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CrossReplica {
-    /// The plugin that tells other replicas what this one has in flight.
+    /// The plugin that publishes to other replicas what this one has in flight.
     pub syncer_plugin_ref: Option<Name>,
     /// Interval between two exchanges.
     #[serde(deserialize_with = "duration")]
     pub sync_interval: Option<Duration>,
-    /// Longest time to tell others.
+    /// Longest time to publish.
     #[serde(deserialize_with = "duration")]
     pub publish_timeout: Option<Duration>,
 }

@@ -19,7 +19,7 @@ const MOST_READS: usize = 500;
 pub struct Survey<T> {
     /// The value of the document; with errors, that of the rest of it, if it could be read.
     pub value: Option<T>,
-    /// Errors, in the order of the file. If there are more than can be told, the last one says so, without
+    /// Errors, in the order of the file. If there are more than can be shown, the last one says so, without
     /// a place.
     pub errors: Vec<ConfigError>,
     left_out: LeftOut,
@@ -58,8 +58,8 @@ impl<T> Survey<T> {
         };
         survey.errors.sort_by_key(ConfigError::position);
         if has_more {
-            let told = survey.errors.len();
-            let message = format!("there are more errors than the {told} that are shown");
+            let shown = survey.errors.len();
+            let message = format!("there are more errors than the {shown} that are shown");
             survey.errors.push(ConfigError::new(message).hint("correct these first"));
         }
         survey

@@ -25,7 +25,7 @@ impl AttributeId {
     }
 }
 
-/// A number of an endpoint that filters and scorers can be told to read.
+/// A number of an endpoint that filters and scorers can be configured to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
     /// Requests waiting in the model server.

@@ -93,7 +93,7 @@ impl<'a> Batch<'a> {
         self.events == 0
     }
 
-    /// Time at which the engine made the batch, in seconds since 1970, if it is told.
+    /// Time at which the engine made the batch, in seconds since 1970, if known.
     pub fn timestamp(&self) -> Option<f64> {
         self.timestamp
     }

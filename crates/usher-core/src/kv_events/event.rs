@@ -23,7 +23,7 @@ pub enum Event<'a> {
 pub struct Stored<'a> {
     /// The engine's hashes, a block each.
     pub hashes: Hashes<'a>,
-    /// Hash of the block before the first. `None` at the start of a sequence, which some engines tell as 0.
+    /// Hash of the block before the first. `None` at the start of a sequence, which some engines write as 0.
     pub parent: Option<u64>,
     /// Tokens of all blocks. Empty where only the medium is new (offloading).
     pub tokens: Tokens<'a>,
@@ -151,7 +151,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// Reads a token. SGLang with EAGLE tells each together with the next one; the first of the pair counts. TensorRT-LLM
+/// Reads a token. SGLang with EAGLE sends each together with the next one; the first of the pair counts. TensorRT-LLM
 /// has digests of images among them, which no prompt has.
 #[inline]
 fn token(items: &mut Reader<'_>) -> Option<u32> {

@@ -28,9 +28,9 @@ impl<'a> Message<'a> {
 /// Topic of a message: `kv@POD@MODEL`, or whatever the engine was given. vLLM's default is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Topic<'a> {
-    /// Engine that sent it, `IP:port` where it is to be found among endpoints. Empty if it is not told.
+    /// Engine that sent it, `IP:port` where it is to be found among endpoints. Empty if unknown.
     pub pod: &'a [u8],
-    /// Model that the engine serves; may have an `@` in it. Empty if it is not told.
+    /// Model that the engine serves; may have an `@` in it. Empty if unknown.
     pub model: &'a [u8],
 }
 
@@ -77,7 +77,7 @@ impl<'a> Reply<'a> {
         }
         Some(match number(sequence)? {
             END => Self::End,
-            // The numbers of batches are small; an end may be told by an empty payload alone.
+            // The numbers of batches are small; an end may be marked by an empty payload alone.
             _ if payload.is_empty() => Self::End,
             sequence => Self::Batch { sequence, payload },
         })

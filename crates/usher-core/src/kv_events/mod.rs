@@ -1,4 +1,4 @@
-//! Events by which engines tell what their KV caches hold.
+//! Events in which engines publish what their KV caches hold.
 //!
 //! An engine publishes over ZeroMQ which blocks it stores and removes. [`Zmtp`] reads messages off a connection, [`Message`] and [`Reply`] read the frames of
 //! messages, a [`Tracker`] says what was missed and has to be replayed or dropped, a [`Batch`] reads the events of a

@@ -142,7 +142,7 @@ impl World {
                 Action::Apply { epoch, payload, .. } => {
                     let batch = Batch::decode(&payload, Dialect::Vllm).unwrap();
                     for event in batch.events() {
-                        // Blocks of which only the host's copy is told are not known after a reset.
+                        // Blocks of which only the host's copy is published are not known after a reset.
                         let _ = residency.apply(*source, epoch, *model, event, &mut sink);
                     }
                 }

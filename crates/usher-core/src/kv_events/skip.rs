@@ -14,7 +14,7 @@ pub enum Skip {
     OtherGroup,
     /// Blocks elsewhere than at the publisher (vLLM#48281).
     Remote,
-    /// Blocks of a secondary tier, told by its owner (vLLM#52067).
+    /// Blocks of a secondary tier, published by its owner (vLLM#52067).
     Owned,
     /// A medium that is no tier of the [`Media`](super::Media).
     UnknownMedium,

@@ -74,7 +74,7 @@ impl Engine {
         self.cache = Cache::default();
     }
 
-    /// Carries out a step, and returns the message that tells of it.
+    /// Carries out a step, and returns the message about it.
     pub(super) fn step(&mut self, step: &Step) -> Option<(u64, Bytes)> {
         let event = match step {
             Step::Compute(path) => self.compute(path)?,

@@ -7,7 +7,7 @@ use std::path::Path;
 const NONE: u64 = 1 << 60;
 
 /// The memory limit of this process' control group, or of one around it if that is less, in
-/// bytes; `None` if there is none, or no telling.
+/// bytes; `None` if there is none, or it is unknown.
 pub fn limit() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     limit_in(&groups, Path::new("/sys/fs/cgroup"))

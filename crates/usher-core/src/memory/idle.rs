@@ -73,9 +73,9 @@ fn choose(open: &[Candidate], excess: u64, least: usize) -> Vec<usize> {
 /// Connections that are to end.
 #[derive(Debug, Default)]
 struct Retiring {
-    /// Connections that are told to end now.
+    /// Connections that are closed gracefully from now on.
     chosen: Vec<Arc<Unread>>,
-    /// Idle ones that were told before and have no more time.
+    /// Idle ones that were closed gracefully before and have no more time.
     late: Vec<Arc<Unread>>,
 }
 
@@ -87,7 +87,7 @@ impl Retiring {
         let counted = open.iter().filter(|connection| connection.idle.bytes() > 0);
         let (leaving, staying): (Vec<_>, Vec<_>) = counted.partition(|connection| connection.is_leaving());
         let candidates: Vec<_> = staying.iter().map(|connection| Candidate::of(connection, weight)).collect();
-        // Those that were told to go make room as well.
+        // Those that are leaving make room as well.
         let left = used.saturating_sub(leaving.iter().map(|connection| weight(connection)).sum());
         let chosen =
             if left > most { choose(&candidates, left - (most - most / 16), least) } else { Vec::new() };
@@ -259,8 +259,12 @@ mod tests {
         let mut rooms: Vec<_> = (1..MANY).map(|_| open(&budget, 2)).collect();
         assert_eq!(budget.evicted(), 0);
         rooms.extend((0..32).map(|_| open(&budget, 2)));
-        let told = retired(&rooms);
-        assert!(told.len() as u64 > MANY / 16 && told[..8] == [0, 1, 2, 3, 4, 5, 6, 7], "{}", told.len());
+        let closed = retired(&rooms);
+        assert!(
+            closed.len() as u64 > MANY / 16 && closed[..8] == [0, 1, 2, 3, 4, 5, 6, 7],
+            "{}",
+            closed.len()
+        );
         let hurried = |rooms: &[ConnectionRoom]| {
             rooms.iter().filter(|room| room.unread().hurried().is_cancelled()).count()
         };

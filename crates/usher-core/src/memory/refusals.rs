@@ -1,4 +1,4 @@
-//! Streams for which there was no room, until they are told.
+//! Streams for which there was no room, until they are reset.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

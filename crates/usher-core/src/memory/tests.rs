@@ -52,7 +52,7 @@ fn open_streams_may_slightly_exceed_the_limit() {
     let (limit, each) = (160 * Budget::STREAM, Budget::STREAM);
     let budget = budget(limit);
     let opened = (0..200).take_while(|_| budget.open_stream()).count() as u64;
-    assert_eq!((opened, budget.used(Kind::Streams)), (165, 166 * each), "the last has to be told");
+    assert_eq!((opened, budget.used(Kind::Streams)), (165, 166 * each), "the last has to be refused");
     assert_eq!(budget.make_way(|| None), Err(Full));
     assert_eq!(bodies(&budget).grow_to(1, any), Err(Full));
     (0..6).for_each(|_| budget.close_stream());
@@ -207,7 +207,7 @@ struct Waiting {
     held: Mutex<Vec<Reservation>>,
     /// Memory of requests that were refused, held for a moment longer.
     leaving: Mutex<Vec<Reservation>>,
-    /// `true` if there is no such moment: theirs is given back while the others are told.
+    /// `true` if there is no such moment: theirs is given back while the others are refused.
     at_once: bool,
     asked: AtomicU64,
 }

@@ -418,7 +418,7 @@ mod tests {
         for (priority, gone) in table {
             let mut new = Reservation::new(&budget, Kind::Bodies);
             let _ = new.grow_to(40, || priority);
-            // As if those that were told had left.
+            // As if those that were aborted had left.
             budget.forget_promised();
             let aborted = |index: &usize| uploads[*index].0.abort_reason().is_some();
             assert_eq!((0..uploads.len()).filter(aborted).collect::<Vec<_>>(), gone, "{priority:?}");

@@ -178,7 +178,7 @@ impl Overflow {
         }
     }
 
-    /// Returns `true` if it was told.
+    /// Returns `true` if it has warned.
     pub fn has_warned(&self) -> bool {
         self.0.load(Relaxed)
     }

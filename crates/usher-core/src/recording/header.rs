@@ -45,7 +45,7 @@ struct Format {
     version: u32,
 }
 
-/// Tells a header of any version from anything else.
+/// Distinguishes a header of any version from anything else.
 pub fn probe(line: &[u8]) -> Probe {
     match serde_json::from_slice::<Start>(line) {
         Ok(Start { header }) if &*header.format == FORMAT => Probe::Recording(header.version),

@@ -142,7 +142,7 @@ fn is_zero(number: &i32) -> bool {
 pub struct ProfilePicks {
     /// Name of the profile.
     pub profile: Box<str>,
-    /// The gateway was told these.
+    /// Endpoints that the gateway got.
     #[serde(default)]
     pub is_primary: bool,
     /// These compute the prompt for the primary ones.

@@ -1,5 +1,5 @@
 //! gRPC frames and the protobuf messages in them, scanned chunk by chunk as they
-//! arrive. Nothing is collected: a [`FrameSink`] is told of each field, and says
+//! arrive. Nothing is collected: a [`FrameSink`] gets each field, and says
 //! whether to look inside. How deep that goes is up to it, and bounded.
 
 use super::body::Span;

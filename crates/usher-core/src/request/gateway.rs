@@ -1,4 +1,4 @@
-//! Parts of what a gateway tells of a request and is told, beside bodies.
+//! Properties of a request that a gateway sends and gets, beside bodies.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! An incremental JSON scanner: it takes a body chunk by chunk as it arrives,
-//! checks the grammar and tells a [`Sink`] where the values are. It builds no
+//! checks the grammar and reports to a [`Sink`] where the values are. It builds no
 //! tree, copies no text and does not recurse, so neither the size nor the depth
 //! of the input decides how much memory it takes.
 //!

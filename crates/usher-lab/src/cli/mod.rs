@@ -23,7 +23,7 @@ pub enum Command {
     /// They serve /v1/chat/completions, /v1/completions, /v1/models, /health and /metrics
     /// as vLLM does, from a model of its batching and its KV cache. The request header
     /// `x-sim-fault` (status=503, slow=200ms, hang, reset, drop-after=5) or a JSON object of
-    /// the same names sent to /admin/fault makes a server misbehave; /admin/state tells
+    /// the same names sent to /admin/fault makes a server misbehave; /admin/state shows
     /// what it is doing.
     Sim(sim::SimArgs),
     /// Load an ext_proc server or a gateway, and measure it.
@@ -50,7 +50,7 @@ pub enum Command {
     ///
     /// Both are asked directly, as a gateway asks, one request after the other. The servers are
     /// simulated: they have vLLM's metrics, the same for both pickers, and their load changes
-    /// with the requests. Each picker runs twice, so that chance is told from difference. Ports
+    /// with the requests. Each picker runs twice, so that chance is distinguished from difference. Ports
     /// are free ones of 127.0.0.1; a picker that can't be told so listens on all interfaces.
     Compare(compare::CompareArgs),
 }

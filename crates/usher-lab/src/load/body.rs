@@ -12,7 +12,7 @@ pub struct Style {
     pub api: Api,
     /// The model that they ask for.
     pub model: String,
-    /// `true` if the response is to be a stream, which then tells usage at its end.
+    /// `true` if the response is to be a stream, which then has usage at its end.
     pub stream: bool,
 }
 

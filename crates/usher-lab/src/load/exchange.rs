@@ -1,4 +1,4 @@
-//! One HTTP request as an ext_proc server sees it: what a gateway tells it, and what
+//! One HTTP request as an ext_proc server sees it: what a gateway sends it, and what
 //! it replies.
 
 use std::cell::RefCell;

@@ -191,7 +191,7 @@ impl Link {
                 Poll::Pending => Poll::Pending,
             })
             .await;
-            // The requests on it are told by the library.
+            // The library ends the requests on it.
             drop(connection);
             *slot.borrow_mut() = None;
         });

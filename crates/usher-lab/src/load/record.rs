@@ -12,7 +12,7 @@ use usher_core::request::usage::Usage;
 /// A request that began later than this after it was due was late.
 const LATE: Duration = Duration::from_millis(1);
 
-/// Endpoints that are told apart; the rest counts together.
+/// Endpoints that are counted apart; the rest counts together.
 const MOST_ENDPOINTS: usize = 10_000;
 
 /// Kind of the failures of requests that had no end when the run was interrupted.

@@ -101,8 +101,8 @@ pub struct Note {
     pub text: String,
 }
 
-/// Runs all policies over the same requests, one after the other. `progress` is told after
-/// each request how many there were, over all policies.
+/// Runs all policies over the same requests, one after the other. `progress` is called after
+/// each request with how many there were, over all policies.
 ///
 /// # Errors
 /// `ReplayError` if a configuration or a server is not valid, or something is missing.

@@ -127,7 +127,7 @@ impl Picker {
         Ok(Route { server, prefiller: None, observer: None })
     }
 
-    /// The first token of a request is there, for a policy that nothing else tells.
+    /// The first token of a request is there, for a policy that learns of it nowhere else.
     pub(super) fn first_token(&mut self, position: usize) {
         if let Kind::Reference(reference) = &mut self.0 {
             reference.first_token(position);
@@ -208,7 +208,7 @@ impl Picker {
         }
     }
 
-    /// `host:port` of the server with this number, for who is told who served.
+    /// `host:port` of the server with this number, for policies that learn who served.
     pub(super) fn address(&self, number: usize) -> String {
         match &self.0 {
             Kind::Configured(configured) => configured.address(number),

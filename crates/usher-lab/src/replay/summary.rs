@@ -359,8 +359,9 @@ mod tests {
         };
         let of = |ms| RequestOutcome { class: Some(class(ms)), ..outcome(Some(0), 10, 0) };
         let requests: Vec<RequestOutcome> = (1..=40).chain([30, 35]).map(of).collect();
-        let told: Vec<_> = summary(requests.clone(), requests).classes;
-        let limits: Vec<u64> = told.iter().map(|class| (class.ttft_limit_s * 1e3).round() as u64).collect();
+        let classes: Vec<_> = summary(requests.clone(), requests).classes;
+        let limits: Vec<u64> =
+            classes.iter().map(|class| (class.ttft_limit_s * 1e3).round() as u64).collect();
         assert_eq!(limits, (1..=14).chain([30, 35]).collect::<Vec<_>>());
     }
 

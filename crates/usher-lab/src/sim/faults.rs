@@ -58,7 +58,7 @@ pub enum KvEventsFault {
 /// | `metrics=stale` | only on the server: `/metrics` is `stale`, `broken`, `empty`, an `error` or a `hang` |
 /// | `health=503` | only on the server: status of `/health` |
 /// | `kv-events=drop` | only on the server: KV events [`drop`, `duplicate`, `reorder`, `silence` or `restart`](KvEventsFault) |
-/// | `sleep=1` | only on the server: asleep at level 1 or 2, as `vllm:engine_sleep_state` says; the KV cache is empty, no event tells, and requests for tokens get status 503 |
+/// | `sleep=1` | only on the server: asleep at level 1 or 2, as `vllm:engine_sleep_state` says; the KV cache is empty, no event says so, and requests for tokens get status 503 |
 /// | `count=2` | only on the server: `status` to `drop-after` hold for so many requests |
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]

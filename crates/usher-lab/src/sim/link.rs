@@ -2,7 +2,7 @@
 //! server that computed them to the one that decodes.
 //!
 //! A link is as fast as the narrowest place that both servers share says. Transfers do
-//! not slow each other down, unless the receiving engine is told that they share its link
+//! not slow each other down, unless the receiving engine is configured to share its link
 //! ([`EngineConfig::shared_link`](super::EngineConfig::shared_link)), and have no latency
 //! besides their length.
 

@@ -33,7 +33,7 @@ struct Waiter {
     progress: watch::Sender<Progress>,
     wake: Wake,
     // Tokens that there were when it was woken last.
-    told: u32,
+    seen: u32,
 }
 
 #[derive(Debug)]
@@ -51,16 +51,16 @@ impl Inner {
     fn advance(&mut self, now: Duration) {
         self.engine.advance(now, &mut self.outputs);
         if let Some(events) = &self.events {
-            events.tell(&self.engine.take_kv_changes());
+            events.publish(&self.engine.take_kv_changes());
         }
         for Output { id, generated, cached_tokens, finished, .. } in self.outputs.drain(..) {
-            let Some(Waiter { progress, wake, told }) = self.waiters.get_mut(&id) else { continue };
+            let Some(Waiter { progress, wake, seen }) = self.waiters.get_mut(&id) else { continue };
             let due = match *wake {
                 Wake::AtEnd => false,
-                Wake::Every(tokens) => *told == 0 || generated - *told >= tokens,
+                Wake::Every(tokens) => *seen == 0 || generated - *seen >= tokens,
             };
             if due {
-                *told = generated;
+                *seen = generated;
             }
             progress.send_if_modified(|progress| {
                 *progress = Progress { generated, cached_tokens, finished };
@@ -79,7 +79,7 @@ pub(crate) struct Live {
     // Guards the engine and who waits for it; held for single steps, never across an await.
     inner: Mutex<Inner>,
     timer: Timer,
-    // Tells the driver that something happens earlier than it thought.
+    // Notifies the driver that something happens earlier than it thought.
     earlier: Notify,
     started: Instant,
     // Simulated seconds per second.
@@ -105,14 +105,14 @@ impl Live {
         }
     }
 
-    /// Tells changes of its KV cache from now on.
-    pub(crate) fn tell(&self, events: Arc<Publisher>) {
+    /// Publishes changes of its KV cache from now on.
+    pub(crate) fn publish(&self, events: Arc<Publisher>) {
         let mut inner = self.lock();
         inner.engine.keep_kv_changes();
         inner.events = Some(events);
     }
 
-    /// Forgets its KV cache, and begins to tell of it anew.
+    /// Forgets its KV cache, and begins to publish anew.
     pub(crate) fn restart_kv(&self) {
         let mut inner = self.lock();
         inner.engine.forget_kv();
@@ -121,7 +121,7 @@ impl Live {
         }
     }
 
-    /// Gives up its KV cache, and tells nothing of that: a sleeping engine takes no step.
+    /// Gives up its KV cache, and publishes nothing of that: a sleeping engine takes no step.
     pub(crate) fn sleeps(&self) {
         self.lock().engine.forget_kv();
     }
@@ -152,7 +152,7 @@ impl Live {
         inner.engine.arrive(request, now)?;
         inner.next_id += 1;
         let (sender, progress) = watch::channel(Progress::default());
-        inner.waiters.insert(id, Waiter { progress: sender, wake, told: 0 });
+        inner.waiters.insert(id, Waiter { progress: sender, wake, seen: 0 });
         inner.advance(now);
         self.arm(&inner);
         Ok(Ticket { live: self.clone(), id, progress, expected: None })

@@ -27,10 +27,10 @@
 //! do, or may not be asked ([`DisaggConfig::peers`]), the server does itself, and counts
 //! it. Responses name who computed the prompt: `x-sim-prefilled-by`.
 //!
-//! With [`KvEventsConfig`] a server tells which blocks come and go, as vLLM does: `kv_events`. Four bytes of a prompt are
-//! a token; `/v1/completions/render`, `/v1/chat/completions/render` and `/tokenize` tell a prompt's.
+//! With [`KvEventsConfig`] a server publishes which blocks come and go, as vLLM does: `kv_events`. Four bytes of a prompt are
+//! a token; `/v1/completions/render`, `/v1/chat/completions/render` and `/tokenize` return a prompt's.
 //!
-//! `GET /admin/state` tells what the engine is doing and which request came last,
+//! `GET /admin/state` shows what the engine is doing and which request came last,
 //! `GET`, `POST` and `DELETE` of `/admin/fault` are described at [`Fault`].
 
 mod body;

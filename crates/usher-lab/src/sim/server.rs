@@ -107,7 +107,7 @@ pub async fn start(config: SimConfig, listeners: Vec<StdTcpListener>) -> Result<
                 let sockets = Sockets::bind(&events.target, address.ip(), index - config.first_index)?;
                 let block_size = config.engine.block_size;
                 let publisher = Arc::new(Publisher::new(events.form, address, &config.model, block_size));
-                live.tell(Arc::clone(&publisher));
+                live.publish(Arc::clone(&publisher));
                 Some((publisher, sockets))
             }
             None => None,

@@ -71,7 +71,7 @@ mod fine {
                 if left.is_zero() {
                     return Ok(());
                 }
-                // Setting it takes back what it told before.
+                // Setting it takes back what it signalled before.
                 self.set(left)?;
                 let mut readable = self.0.readable().await?;
                 readable.clear_ready();

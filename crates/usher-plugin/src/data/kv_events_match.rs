@@ -1,4 +1,4 @@
-//! Part of a prompt in each engine's KV cache, as its events tell.
+//! Part of a prompt in each engine's KV cache, as its events say.
 
 use usher_core::prefix::EngineStatus;
 

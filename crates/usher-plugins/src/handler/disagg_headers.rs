@@ -1,4 +1,4 @@
-//! `disagg-headers-handler`, and `prefill-header-handler`, its older name: tells the
+//! `disagg-headers-handler`, and `prefill-header-handler`, its older name: names to the
 //! sidecar of the decoding pod who encodes and who computes the prompt.
 
 use std::sync::Arc;

@@ -339,7 +339,7 @@ impl Booked {
                 self.model.note_times(first.saturating_sub(self.sent), response);
             }
             // Nobody saw when it began to generate, but when it should have. What was there before is an
-            // error, or was cached, and without tokens that can't be told.
+            // error, or was cached, and without tokens that can't be known.
             None if !self.is_counted && (now > self.due || tokens.is_some()) => {
                 self.decode.finished(now.saturating_sub(self.due));
             }

@@ -41,7 +41,7 @@ const LEAST: f64 = 0.05;
 
 /// Standard deviation at first of how many times as long as configured transfers take, in the
 /// time to a first token. Where nothing is cached, prompts and transfers are as long as each other, and
-/// only what is expected of the two tells them apart: it should be prompts that differ.
+/// only what is expected of the two distinguishes them: it should be prompts that differ.
 const TRANSFER_DEVIATION: f64 = 0.1;
 
 /// Labels by which endpoints are told apart.
@@ -92,7 +92,7 @@ pub(super) struct Group {
     first_residuals: Residuals,
     step_residuals: Residuals,
     /// The log says that what is configured is far from what was learned.
-    is_told: AtomicBool,
+    has_warned: AtomicBool,
     // Taken when a first token comes, and when a stream has ended.
     inner: Mutex<Inner>,
 }
@@ -138,7 +138,7 @@ impl Group {
             most_requests: MostRequests(AtomicU64::new(FEWEST_REQUESTS.to_bits())),
             first_residuals: Residuals::default(),
             step_residuals: Residuals::default(),
-            is_told: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
             inner: Mutex::new(Inner::new(rate)),
         };
         group.publish(&inner);
@@ -185,9 +185,9 @@ impl Group {
         });
     }
 
-    /// Notes whether what is configured is far from what was learned. True when that is news.
+    /// Notes whether what is configured is far from what was learned. Returns `true` when that is new.
     pub(super) fn warns(&self, is_far: bool) -> bool {
-        self.is_told.swap(is_far, Relaxed) != is_far && is_far
+        self.has_warned.swap(is_far, Relaxed) != is_far && is_far
     }
 
     /// Learned times to a first token so far.

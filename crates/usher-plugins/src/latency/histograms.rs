@@ -70,7 +70,7 @@ impl Histograms {
         self.last.started
     }
 
-    /// Notes when the engine started of which the endpoint's times are known; the first page tells whether it still runs.
+    /// Notes when the engine started of which the endpoint's times are known; the first page shows whether it still runs.
     pub(super) fn expect(&mut self, started: f64) {
         self.last.started.get_or_insert(started);
     }

@@ -27,7 +27,7 @@ impl Model {
 
 impl Persistent for Model {
     fn sweep(&self, snapshot: &Snapshot, _now_ms: u64) {
-        self.tell_constants();
+        self.warn_of_constants();
         self.follow(snapshot);
     }
 

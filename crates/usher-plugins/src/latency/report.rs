@@ -106,7 +106,7 @@ impl GroupReport {
 
 impl Model {
     /// Logs where a configured throughput is far from the learned one, once.
-    pub(super) fn tell_constants(&self) {
+    pub(super) fn warn_of_constants(&self) {
         let configured = self.initial_rate();
         for (key, group) in self.groups() {
             let report = GroupReport::of(&key, &group, configured);

@@ -1,4 +1,4 @@
-//! `destination-endpoint-served-verifier`: tells a conformance test who served.
+//! `destination-endpoint-served-verifier`: shows a conformance test which endpoint served.
 
 use std::sync::Arc;
 

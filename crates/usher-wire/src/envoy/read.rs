@@ -78,7 +78,7 @@ struct Beside<'a> {
 impl<'a> Beside<'a> {
     fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
         match (field.number, field.value) {
-            // Gateways send it empty when there is nothing to tell.
+            // Gateways send it empty when there is nothing to say.
             (part::METADATA_CONTEXT, Value::Bytes(metadata)) if !metadata.is_empty() => {
                 add(metadata, &mut self.metadata)?;
             }
@@ -395,7 +395,7 @@ fn read_subset(context: &Runs<'_>) -> Result<Option<SubsetHint>, Malformed> {
     Ok(matches!(kind, Some(3 | 6)).then(|| SubsetHint::from_entries(texts)))
 }
 
-/// Endpoint that served, as the gateway tells with the response headers.
+/// Endpoint that served, as the gateway says with the response headers.
 fn read_served(context: &Runs<'_>) -> Result<Served, Malformed> {
     let Some(namespace) = entry(context, LB_NAMESPACE)? else { return Ok(Served::Unknown) };
     let Some(value) = entry(&namespace, SERVED)? else { return Ok(Served::Missing) };

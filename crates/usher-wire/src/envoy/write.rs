@@ -71,9 +71,13 @@ pub fn write(reply: Reply, out: &mut Outbox) {
             body(part::RESPONSE_BODY, data, end_of_stream, &attributes, out);
         }
         Reply::RequestBodyAsIs => small(part::REQUEST_BODY, &AS_IS, out),
-        Reply::ResponseBodyAsIs { attributes } => telling(part::RESPONSE_BODY, &AS_IS, &attributes, out),
+        Reply::ResponseBodyAsIs { attributes } => {
+            with_metadata(part::RESPONSE_BODY, &AS_IS, &attributes, out)
+        }
         Reply::RequestTrailers => small(part::REQUEST_TRAILERS, &[], out),
-        Reply::ResponseTrailers { attributes } => telling(part::RESPONSE_TRAILERS, &[], &attributes, out),
+        Reply::ResponseTrailers { attributes } => {
+            with_metadata(part::RESPONSE_TRAILERS, &[], &attributes, out)
+        }
         Reply::ResponseHeaders(set) if set.is_empty() => {
             small(part::RESPONSE_HEADERS, &RESPONSE_HEADERS, out)
         }
@@ -84,11 +88,11 @@ pub fn write(reply: Reply, out: &mut Outbox) {
 
 /// A message with this part.
 fn small(part: u8, content: &[u8], out: &mut Outbox) {
-    telling(part, content, &[], out);
+    with_metadata(part, content, &[], out);
 }
 
 /// A message with this part and dynamic metadata.
-fn telling(part: u8, content: &[u8], attributes: &[Attribute], out: &mut Outbox) {
+fn with_metadata(part: u8, content: &[u8], attributes: &[Attribute], out: &mut Outbox) {
     let metadata = attributes_metadata(attributes);
     let length = field_len(content.len()) + metadata.len();
     out.message(length, |out| put_bytes(out, part, content), [], &metadata);

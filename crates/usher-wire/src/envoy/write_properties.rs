@@ -60,17 +60,17 @@ fn meant(reply: &Reply) -> ProcessingResponse {
         }
         Reply::RequestBody { data, end_of_stream } => Response::RequestBody(body(data, end_of_stream)),
         Reply::ResponseBody { data, end_of_stream, attributes } => {
-            metadata = told(attributes);
+            metadata = numbers(attributes);
             Response::ResponseBody(body(data, end_of_stream))
         }
         Reply::RequestBodyAsIs => Response::RequestBody(as_is),
         Reply::ResponseBodyAsIs { attributes } => {
-            metadata = told(attributes);
+            metadata = numbers(attributes);
             Response::ResponseBody(as_is)
         }
         Reply::RequestTrailers => Response::RequestTrailers(TrailersResponse::default()),
         Reply::ResponseTrailers { attributes } => {
-            metadata = told(attributes);
+            metadata = numbers(attributes);
             Response::ResponseTrailers(TrailersResponse::default())
         }
         Reply::ResponseHeaders(set) => {
@@ -115,7 +115,7 @@ fn metadata_of(route: &Route) -> Struct {
 }
 
 /// Numbers by namespace; of several with a name the last counts.
-fn told(attributes: &[Attribute]) -> Option<Struct> {
+fn numbers(attributes: &[Attribute]) -> Option<Struct> {
     let mut namespaces: BTreeMap<String, BTreeMap<String, Kind>> = BTreeMap::new();
     for Attribute { namespace, name, value } in attributes {
         let numbers = namespaces.entry(namespace.to_string()).or_default();

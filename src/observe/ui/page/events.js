@@ -19,7 +19,7 @@ export function described(events, unixMs) {
 function tokens(rates) {
   const [predicted, cached] = [rates.grown('predicted'), rates.grown('cached')];
   if (predicted === null) return 'Cached tokens: measuring.';
-  if (predicted === 0 && cached === 0) return 'No response told of cached tokens in the last 10 s.';
+  if (predicted === 0 && cached === 0) return 'No response named cached tokens in the last 10 s.';
   return `Prompt tokens of the last 10 s: ${grouped(predicted)} predicted to be cached, ${grouped(cached)} were.`;
 }
 

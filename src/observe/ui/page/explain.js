@@ -76,15 +76,15 @@ function expectations(profile, outcome) {
 /** Tokens of the prompt that the engine of the pick held by its KV events, and how many were cached. */
 function held(decision, profile) {
   const [pick] = profile.picks;
-  const told = endpointOf(decision, pick)?.kv_events ?? null;
-  if (told === null) return [];
-  if (told.cached_tokens === null) {
-    return [['KV events', `${pick} ${told.state}${told.state === 'not heard' ? '' : ", and the prompt's tokens were not known"}`]];
+  const known = endpointOf(decision, pick)?.kv_events ?? null;
+  if (known === null) return [];
+  if (known.cached_tokens === null) {
+    return [['KV events', `${pick} ${known.state}${known.state === 'not heard' ? '' : ", and the prompt's tokens were not known"}`]];
   }
   const error = decision.outcome?.cached_tokens_error ?? null;
   const many = error === 0 ? 'as many' : error > 0 ? `${grouped(error)} more` : `${grouped(-error)} fewer`;
   const off = error === null ? '' : `; ${many} were cached`;
-  return [['KV events', `${pick} ${told.state}, with ${grouped(told.cached_tokens)} tokens of the prompt${off}`]];
+  return [['KV events', `${pick} ${known.state}, with ${grouped(known.cached_tokens)} tokens of the prompt${off}`]];
 }
 
 function facts(decision) {
@@ -120,7 +120,7 @@ function verdict(endpoint, profile) {
 function table(decision, profile) {
   const scorers = profile?.scorers ?? [];
   const hasEvents = decision.detailed.some((each) => each.kv_events !== null);
-  const told = ({ state, cached_tokens: tokens }) => (tokens === null ? state : `${grouped(tokens)}, ${state}`);
+  const known = ({ state, cached_tokens: tokens }) => (tokens === null ? state : `${grouped(tokens)}, ${state}`);
   const head = ['endpoint', 'result', ...(profile ? ['total', ...scorers.map((each) => each.scorer)] : []),
     'waiting', 'running', 'KV cache', 'in flight', 'cached', ...(hasEvents ? ['KV events'] : []), 'read'];
   const rows = decision.detailed.map((endpoint) => {
@@ -135,7 +135,7 @@ function table(decision, profile) {
     ...(profile ? [shown(scored?.total, (total) => fixed(total, 3)),
       ...scorers.map((scorer, place) => shown(scored?.scores[place], (score) => `${scorer.weight} × ${fixed(score, 3)}`))] : []),
     shown(endpoint.waiting), shown(endpoint.running), shown(endpoint.kv_usage, percent), grouped(endpoint.in_flight),
-    shown(endpoint.cached_tokens, grouped), ...(hasEvents ? [shown(endpoint.kv_events, told)] : []),
+    shown(endpoint.cached_tokens, grouped), ...(hasEvents ? [shown(endpoint.kv_events, known)] : []),
     endpoint.age_ms === null ? 'never' : `${age(endpoint.age_ms)} ago`,
   ];
   const row = (each) => {

@@ -8,7 +8,7 @@ const LOST = 3.5;
 /** Milliseconds between two looks at the connection. */
 const POLL_MS = 500;
 
-/** The shared stream; null where there can be none. `onFailed` is told if there turns out to be none. */
+/** The shared stream; null where there can be none. `onFailed` is called if there turns out to be none. */
 function shared(onData, onRefused, onFailed) {
   if (typeof SharedWorker === 'undefined') return null;
   let worker;
@@ -46,12 +46,12 @@ export function follow(onState, onConnection) {
     last = performance.now();
     refused = false;
     onState(state);
-    tell();
+    notify();
   }
 
   function refuse() {
     refused = true;
-    tell();
+    notify();
   }
 
   function alone() {
@@ -73,7 +73,7 @@ export function follow(onState, onConnection) {
     endpoints = null;
   }
 
-  function tell() {
+  function notify() {
     const now = performance.now();
     // The machine slept.
     if (now - looked > LOST * 1000) since = now;
@@ -87,7 +87,7 @@ export function follow(onState, onConnection) {
   document.addEventListener('visibilitychange', () => {
     close();
     if (isVisible()) open();
-    tell();
+    notify();
   });
   addEventListener('pagehide', close);
   addEventListener('pageshow', ({ persisted }) => {
@@ -95,7 +95,7 @@ export function follow(onState, onConnection) {
   });
   setInterval(() => {
     if (isVisible()) link.stay?.();
-    tell();
+    notify();
   }, POLL_MS);
   if (isVisible()) open();
 }

@@ -59,11 +59,11 @@ export function showTraffic(list, state, rates) {
   tiles.get('requests').line.setAttribute('points', points.join(' '));
   const isStreamed = rates.quantile('first_token', 0.5) !== null;
   times(rates, 'first', 'first_token', 'no response was streamed');
-  times(rates, 'token', 'per_token', isStreamed ? 'no server has told the tokens' : 'no response was streamed');
+  times(rates, 'token', 'per_token', isStreamed ? 'no server has named the tokens' : 'no response was streamed');
   times(rates, 'whole', 'duration');
   const hits = rates.hitRate;
-  if (traffic.prompts === null) tile('hits', '–', 'no server has told any');
-  else tile('hits', hits === null ? '–' : percent(hits), hits === null ? 'no server told any' : 'of responses that tell');
+  if (traffic.prompts === null) tile('hits', '–', 'no server has named any');
+  else tile('hits', hits === null ? '–' : percent(hits), hits === null ? 'no server named any' : 'of responses that name them');
   const tokens = rates.perSecond('output_tokens');
   tile('flight', grouped(traffic.running), tokens === null ? '' : `${rate(tokens)} tokens per second come back`);
 }

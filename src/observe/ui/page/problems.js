@@ -13,10 +13,10 @@ export const ROW = { inFlight: 0, waiting: 1, running: 2, kv: 3, age: 4, failure
 
 const queued = [];
 
-/** Seconds for which an endpoint that serves may tell nothing. */
+/** Seconds for which an endpoint that serves may publish nothing. */
 const SILENT = 10;
 
-/** Since when endpoints have told nothing, and whether they have served since, by their ids. */
+/** Since when endpoints have published nothing, and whether they have served since, by their ids. */
 const silent = new Map();
 
 /** Rows of each part of a request's work, which a row may be in twice; without a name where all do the same. */
@@ -53,16 +53,16 @@ function ofEndpoints({ endpoints, stale_ms }) {
   if (rows.length === 0) return [['bad', 'No endpoints', 'The pool has no endpoint that requests could go to.']];
   const groups = byPart(endpoints);
   const found = ofEjections(rows, groups);
-  const tell = (has, title, text) => {
+  const report = (has, title, text) => {
     const number = rows.filter(has).length;
     if (number === 0) return;
     const whole = groups.filter(([, own]) => own.every(has)).map(([part]) => part.trim());
     const among = whole.length > 0 && number < rows.length ? `, among them all of ${whole.join(' and ')}` : '';
     found.push([whole.length > 0 ? 'bad' : 'warn', `${count(number, 'endpoint')} ${title}`, `of ${rows.length}${among}: ${text}`]);
   };
-  tell((row) => row[ROW.failures] > 0, "can't be scraped", 'the last scrape failed.');
+  report((row) => row[ROW.failures] > 0, "can't be scraped", 'the last scrape failed.');
   const limit = span(stale_ms / 1000);
-  tell((row) => row[ROW.age] === null || row[ROW.age] > stale_ms, 'with stale metrics', `not read for more than ${limit}; they count as the worst of the others.`);
+  report((row) => row[ROW.age] === null || row[ROW.age] > stale_ms, 'with stale metrics', `not read for more than ${limit}; they count as the worst of the others.`);
   return found;
 }
 

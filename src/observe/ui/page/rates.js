@@ -68,8 +68,8 @@ export class Rates {
     return { seconds: bounds.at(-1) ?? 0, isMore: true };
   }
 
-  /** Share of the tokens of prompts in the window that servers had cached, of those prompts of which they told; null
-   * where they told none. */
+  /** Share of the tokens of prompts in the window that servers had cached, of those prompts of which they named them; null
+   * where they named none. */
   get hitRate() {
     const { first, last } = this.window ?? {};
     if (!last?.prompts) return null;

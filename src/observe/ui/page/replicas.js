@@ -1,4 +1,4 @@
-// Replicas: how lately each was heard, and what they tell each other through the state store.
+// Replicas: how lately each was heard, and what they publish through the state store.
 import { bytes, count, grouped, h, note, percent, refresh, span, table } from './dom.js';
 
 /** Replicas that are listed, the most silent first. */
@@ -12,9 +12,9 @@ function store({ is_connected: isConnected, shares_prefixes: sharesPrefixes, sen
 
 function prefixes({ stream_bytes: stream, dropped_blocks: dropped, matched: { own, others, restored } }) {
   const all = own + others + restored;
-  const lost = dropped > 0 ? ` ${count(dropped, 'block')} waited too long to be told.` : '';
+  const lost = dropped > 0 ? ` ${count(dropped, 'block')} waited too long to be published.` : '';
   const hits = all === 0 ? 'No prompt has been found in a cache yet.'
-    : `Of ${count(all, 'block')} found in caches ${percent(others / all)} were told by others, ${percent(restored / all)} are from before.`;
+    : `Of ${count(all, 'block')} found in caches ${percent(others / all)} were published by others, ${percent(restored / all)} are from before.`;
   return `The stream of prefixes has ${bytes(stream)}.${lost} ${hits}`;
 }
 

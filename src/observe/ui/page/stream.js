@@ -10,7 +10,7 @@ const SILENT = 3000;
 /** Events that are asked for one at a time before another try with a stream. */
 const SINGLE = 60;
 
-/** A stream of states. `onData` gets each as text, `onRefused` is told that the server won't send any. */
+/** A stream of states. `onData` gets each as text, `onRefused` is called if the server won't send any. */
 export class Stream {
   #source = null;
   #again = null;

@@ -76,7 +76,10 @@ fn transition_time_changes_only_with_the_condition() {
     let unsatisfied = condition(&turned, "TopologyUnsatisfied");
     assert_eq!((unsatisfied.status.as_str(), unsatisfied.last_transition_time.as_str()), ("False", "t3"));
     assert_eq!(condition(&turned, "Accepted").last_transition_time, "t1");
-    assert!(turned.conditions.iter().all(|condition| condition.of != "Panic"), "what never was is not told");
+    assert!(
+        turned.conditions.iter().all(|condition| condition.of != "Panic"),
+        "what never was is not reported"
+    );
 }
 
 #[test]
@@ -107,17 +110,17 @@ fn status_has_the_last_write_to_each_role() {
         time: time.to_owned(),
         ..LastWrite::default()
     };
-    let tell = |writes: &[LastWrite], before: &PolicyStatus| {
+    let status = |writes: &[LastWrite], before: &PolicyStatus| {
         let mut plan = plan();
         plan.roles.push(RolePlan { name: "b".to_owned(), ..RolePlan::default() });
         let ticked = Ticked { policy: &policy(), plan: &plan, fired: &[], writes, let_through: &[] };
         let input = StatusInput { generation: None, verdict: &FINE, ticked: Some(ticked), held: None };
         status(input, before, "t1")
     };
-    let first = tell(&[write("a", "t1"), write("b", "t2")], &PolicyStatus::default());
+    let first = status(&[write("a", "t1"), write("b", "t2")], &PolicyStatus::default());
     assert_eq!(first.last_writes, [write("b", "t2"), write("a", "t1")]);
     // That of the one that led before stays until there is a newer one, or the role is gone.
-    let next = tell(&[write("a", "t3")], &first);
+    let next = status(&[write("a", "t3")], &first);
     assert_eq!(next.last_writes, [write("a", "t3"), write("b", "t2")]);
     assert_eq!(of(&plan(), &[], &next, "t4").last_writes, [write("a", "t3")]);
 }

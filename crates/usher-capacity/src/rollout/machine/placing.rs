@@ -122,9 +122,9 @@ impl Turn<'_> {
     }
 
     fn lacks_room(&mut self, need: Vec<u32>, domains: Vec<Shortfall>, topology: &Topology) {
-        let is_told = self.plan.conditions.contains(&Condition::TopologyUnsatisfied);
+        let is_reported = self.plan.conditions.contains(&Condition::TopologyUnsatisfied);
         self.condition(Condition::TopologyUnsatisfied);
-        if !is_told {
+        if !is_reported {
             self.because(Reason::NoDomain);
         }
         let layer = topology.layers.get(topology.layer).cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Ejection and recovery of an endpoint: a state machine that is told
+//! Ejection and recovery of an endpoint: a state machine that gets
 //! what happens and what time it is.
 //!
 //! ```text

@@ -234,7 +234,7 @@ fn missing_requests_are_overdue_at_silent_endpoints() {
     (0..2).for_each(|_| endpoint.health().page_read(&load));
     // Twenty of a tenth of a second: one is answered every five milliseconds.
     pool.pass(10);
-    assert_eq!((load.unreported(), load.overdue()), (20, 0), "some engines tell once a second");
+    assert_eq!((load.unreported(), load.overdue()), (20, 0), "some engines report once a second");
     pool.pass(30);
     assert_eq!(load.overdue(), 20);
     pool.responds(0, SMALL, 1);

@@ -41,7 +41,7 @@ fn sglang_arrays_have_salt_and_session_behind_the_medium() {
         let found = decoded(&batch_of(list(values.clone())), Dialect::Sglang);
         assert_eq!(found, [Ok(Owned::Stored(store.clone()))]);
         if salt.is_none() || values[7].is_map() {
-            // A session is no extra key, and metadata no adapter, even where the dialect is not told.
+            // A session is no extra key, and metadata no adapter, even where the dialect is not known.
             assert_eq!(decoded(&batch_of(list(values)), Dialect::Vllm), [Ok(Owned::Stored(store))]);
         }
     }

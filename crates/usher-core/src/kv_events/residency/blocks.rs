@@ -54,7 +54,7 @@ impl Block {
     }
 }
 
-/// Copies of a block: how many in which tier, told by which group.
+/// Copies of a block: how many in which tier, and of which group.
 #[derive(Debug, Default)]
 pub(super) struct Holds(SmallVec<[Hold; 4]>);
 

@@ -30,9 +30,9 @@ pub(super) struct Source {
     pub(super) epoch: u64,
     /// `true` if no event was left out since the last reset or clear.
     pub(super) complete: bool,
-    /// Tokens of the engine's blocks, as told last.
+    /// Tokens of the engine's blocks, as published last.
     pub(super) block_size: u16,
-    /// Attention of KV cache groups, as far as it was told.
+    /// Attention of KV cache groups, as far as known.
     pub(super) groups: ByNumber<u8, CacheKind>,
     /// Stores that wait for their parent.
     pub(super) waiting: usize,
@@ -255,7 +255,7 @@ impl Forest {
         self.settle(at, false);
     }
 
-    /// Changes which copies there are of a block, and tells what follows.
+    /// Changes which copies there are of a block, and reports what follows to `sink`.
     pub(super) fn change<S: FnMut(Change)>(&mut self, at: At, change: impl FnOnce(&mut Block), sink: &mut S) {
         let block = self.blocks.get_mut(at);
         let before = block.holds.best();
@@ -271,16 +271,16 @@ impl Forest {
         }
         let inner = self.sources.get(&source).and_then(|source| source.inner.get(&at));
         let ends = inner.into_iter().flatten().copied().chain((self.end(at) == 0).then_some(key));
-        let mut tell = |key, tier| sink(Change { source, key, tier });
+        let mut report = |key, tier| sink(Change { source, key, tier });
         if offset == 0 && self.end(at) == 0 {
-            return ends.into_iter().for_each(|key| tell(key, after));
+            return ends.into_iter().for_each(|key| report(key, after));
         }
-        ends.skip(1).for_each(|key| tell(key, after));
+        ends.skip(1).for_each(|key| report(key, after));
         for (key, end) in self.depending(at) {
             let (before, after) =
                 (self.tier_of_first(end, Some((at, before))), self.tier_of_first(end, None));
             if before != after {
-                tell(key, after);
+                report(key, after);
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Events name blocks by hashes that only their engine can compute, so each source has a table from these to
 //! [keys](super::Chain) computed from the tokens. Blocks form trees: a block's key follows from its parent's, and
-//! stores whose parent is not known wait for it. Copies are counted by tier and KV cache group, as engines tell every
+//! stores whose parent is not known wait for it. Copies are counted by tier and KV cache group, as engines publish every
 //! copy.
 //!
 //! Blocks of an engine may be of another size than ours. One of ours is held when all blocks of the engine that it has

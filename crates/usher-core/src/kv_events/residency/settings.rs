@@ -41,7 +41,7 @@ pub struct Summary {
     pub waiting: usize,
     /// The source holds nothing else than what is known. Otherwise it may hold more.
     pub complete: bool,
-    /// Tokens of a block of the engine, as told last; 0 before the first store.
+    /// Tokens of a block of the engine, as published last; 0 before the first store.
     pub block_tokens: u16,
     /// Blocks of the engine that were given up for want of room, ever.
     pub evicted: u64,

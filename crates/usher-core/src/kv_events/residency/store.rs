@@ -60,7 +60,7 @@ impl Residency {
         self.forest.sources.remove(&source);
     }
 
-    /// Drops all that a source holds, and begins an epoch. Whether it is `complete`: from here on everything is told.
+    /// Drops all that a source holds, and begins an epoch. `complete`: from here on everything is published.
     pub fn reset(&mut self, source: SourceId, epoch: u64, complete: bool, sink: &mut impl FnMut(Change)) {
         self.clear(source, sink);
         if let Some(source) = self.forest.sources.get_mut(&source) {
@@ -160,7 +160,7 @@ impl Residency {
         sink: &mut impl FnMut(Change),
     ) -> Result<(), Skip> {
         let group = removed.group.map(u8::try_from).transpose().map_err(|_| Skip::OtherGroup)?;
-        if !group.map_or(CacheKind::Unknown, |group| self.told_kind(source, group)).counts() {
+        if !group.map_or(CacheKind::Unknown, |group| self.group_kind(source, group)).counts() {
             return Err(Skip::OtherGroup);
         }
         let tier = self.media.tier(removed.medium).ok_or(Skip::UnknownMedium)?;
@@ -265,18 +265,18 @@ impl Residency {
         }
     }
 
-    /// Attention of an event's KV cache group, as the event or one before it told.
+    /// Attention of an event's KV cache group, as the event or one before it says.
     pub fn cache_kind(&self, source: SourceId, event: &Event<'_>) -> CacheKind {
         let (group, kind) = match event {
             Event::Stored(stored) => (stored.group, stored.group_kind),
             Event::Removed(removed) => (removed.group, None),
             Event::Cleared { .. } => (None, None),
         };
-        let told = || Some(self.told_kind(source, u8::try_from(group?).ok()?));
-        kind.map(CacheKind::named).or_else(told).unwrap_or_default()
+        let known = || Some(self.group_kind(source, u8::try_from(group?).ok()?));
+        kind.map(CacheKind::named).or_else(known).unwrap_or_default()
     }
 
-    fn told_kind(&self, source: SourceId, group: u8) -> CacheKind {
+    fn group_kind(&self, source: SourceId, group: u8) -> CacheKind {
         let known = self.forest.sources.get(&source).and_then(|source| source.groups.get(&group));
         known.copied().unwrap_or_default()
     }
@@ -413,7 +413,7 @@ impl Residency {
         let mut kept = Ok(());
         let waiting_bytes = self.settings.waiting_bytes.min(self.settings.bytes / 4);
         loop {
-            // Cold blocks go before what was told a moment ago.
+            // Cold blocks go before those of a moment ago.
             let has_room = self.forest.bytes() <= self.settings.bytes;
             if !has_room && self.forest.evict(sink) {
                 continue;

@@ -213,14 +213,18 @@ fn only_groups_of_full_attention_count() {
     }
     assert!(bench.held.is_empty());
     bench.store("abcd", 4, None, &[1], &group(0, Some("full_attention"))).unwrap();
-    assert_eq!(bench.store("abcd", 4, None, &[1], &group(1, None)), Err(Skip::OtherGroup), "told before");
+    assert_eq!(
+        bench.store("abcd", 4, None, &[1], &group(1, None)),
+        Err(Skip::OtherGroup),
+        "published before"
+    );
     assert_eq!(bench.remove(&[1], &group(1, None)), Err(Skip::OtherGroup));
     assert_eq!(bench.matched("abcd"), [0]);
     bench.store("abcd", 4, None, &[1], &group(4, Some("mla_attention"))).unwrap();
     bench.store("abcd", 4, None, &[1], &group(5, None)).unwrap();
     bench.remove(&[1], &group(0, None)).unwrap();
     bench.remove(&[1], &group(4, None)).unwrap();
-    assert_eq!(bench.matched("abcd"), [0], "vLLM between #37688 and #40984 tells no kind");
+    assert_eq!(bench.matched("abcd"), [0], "vLLM between #37688 and #40984 sends no kind");
     bench.remove(&[1], &group(5, None)).unwrap();
     assert!(bench.held.is_empty());
 }
@@ -404,7 +408,7 @@ fn coldest_tails_are_evicted_first() {
     let mut bench = Bench::new(Settings { bytes, block_tokens, ..Settings::default() });
     bench.apply(&[("type", "AllBlocksCleared".into())]).unwrap();
     let hashes = |base: u64, len: u64| (0..len).map(|at| base + at).collect::<Vec<u64>>();
-    // A shared prompt that is told once, and many that go on behind it.
+    // A shared prompt that is published once, and many that go on behind it.
     bench.store("sharedprompt", 1, None, &hashes(1, 12), &[]).unwrap();
     for round in 1..20u64 {
         let text: String =
@@ -415,8 +419,8 @@ fn coldest_tails_are_evicted_first() {
     }
     assert!(bench.residency.blocks() > 35);
     assert!(!bench.summary().complete);
-    let told = 12 + 19 * 11;
-    assert_eq!(bench.summary().evicted, told - bench.residency.blocks() as u64);
+    let stored = 12 + 19 * 11;
+    assert_eq!(bench.summary().evicted, stored - bench.residency.blocks() as u64);
     assert_eq!(bench.residency.blocks(), bench.held.len());
 }
 

@@ -121,7 +121,7 @@ impl Tracker {
 
     fn tick(&mut self, turn: &mut Turn<'_>) {
         self.check_replay(turn);
-        // What an engine told that is not heard any more, or can't be asked what was missed, is no better than nothing.
+        // Blocks of an engine that is silent, or can't be asked for what was missed, are no better than none.
         let lost_ms = turn.now_ms.saturating_sub(self.lost_ms);
         let is_lost = !self.in_sync && self.replay.is_none() && lost_ms >= self.settings.silent_ms;
         if is_lost && self.next.is_some() {

@@ -16,7 +16,7 @@ pub struct Settings {
     /// Milliseconds that a replay may take with all its attempts, from the request of each on.
     pub replay_total_ms: u64,
     /// Milliseconds that an attempt may wait before its request is sent: few run at a time. Meanwhile nothing counts that
-    /// the engine told, and a part of it is better.
+    /// the engine published, and a part of it is better.
     pub replay_wait_ms: u64,
     /// Attempts in a row without any reply, after which a replay has failed.
     pub replay_attempts: u32,
@@ -30,8 +30,8 @@ pub struct Settings {
     pub max_reconnect_ms: u64,
     /// Requests that an engine serves without any message before it may be taken for silent.
     pub silent_requests: u64,
-    /// Milliseconds of that, at least; doubled each time that a new connection didn't help, up to 64 times this. What
-    /// an engine told is dropped when that may be out of date for so long.
+    /// Milliseconds of that, at least; doubled each time that a new connection didn't help, up to 64 times this. Blocks
+    /// of an engine are dropped when they may be out of date for so long.
     pub silent_ms: u64,
 }
 
@@ -145,7 +145,7 @@ pub enum Action {
     Reset {
         /// Epoch from here on.
         epoch: u64,
-        /// From here on all is told that the engine holds. Otherwise it may hold more.
+        /// From here on everything that the engine holds is published. Otherwise it may hold more.
         complete: bool,
     },
     /// Apply a batch.
@@ -181,7 +181,7 @@ pub struct Counts {
     pub duplicates: u64,
     /// Numbers that were left out.
     pub gaps: u64,
-    /// Restarts of the engine, seen by their numbers or told.
+    /// Restarts of the engine, seen by their numbers or reported.
     pub restarts: u64,
     /// Replays that were begun.
     pub replays: u64,

@@ -5,7 +5,7 @@
 //! same.
 //!
 //! A message in turn is applied. After a gap the missing ones are replayed, otherwise all entries are dropped, and
-//! those that are told from then on are a part of what the engine holds. Numbers that go back, unless they are
+//! those that are published from then on are a part of what the engine holds. Numbers that go back, unless they are
 //! duplicates, are those of a restarted engine. Its numbers may have overtaken the old ones unseen: so a replay starts
 //! at the last message that is known, and only if that comes back unchanged it is the same engine.
 

@@ -1,4 +1,4 @@
-//! Digests of the last messages, to tell a duplicate from a restarted engine.
+//! Digests of the last messages, to distinguish a duplicate from a restarted engine.
 
 use std::collections::VecDeque;
 

@@ -186,7 +186,7 @@ impl Tracker {
         self.ask(replay, asked_for, self.settings.replay_backoff_ms, turn);
     }
 
-    /// Goes on with the live messages. What they don't tell is asked for once more, later.
+    /// Goes on with the live messages. What they lack is asked for once more, later.
     fn give_up(&mut self, turn: &mut Turn<'_>) {
         let was_optional = self.replay.is_some_and(|replay| replay.is_optional);
         self.stop_replay(turn);

@@ -39,7 +39,7 @@ fn payload(process: u64, sequence: u64) -> Bytes {
     format!("{process}/{sequence}").into()
 }
 
-fn told(action: &Action) -> String {
+fn text(action: &Action) -> String {
     match action {
         Action::Connect { connection, .. } => format!("connect {connection}"),
         Action::Close => "close".to_owned(),
@@ -88,7 +88,7 @@ impl Bench {
                 self.connection = *connection;
             }
         }
-        actions.iter().map(told).collect()
+        actions.iter().map(text).collect()
     }
 
     fn live(&mut self, process: u64, sequence: u64) -> Vec<String> {

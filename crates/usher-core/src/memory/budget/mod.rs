@@ -62,7 +62,7 @@ impl Kind {
 pub trait Sheds: Send + Sync {
     /// Refuses requests that wait and have at most this priority, those of the lowest first,
     /// until what they hold comes to so many bytes or none is left. Returns how many bytes those
-    /// had: they are given back a moment later, when the requests' streams are told.
+    /// had: they are given back a moment later, when the requests' streams end.
     fn shed(&self, bytes: u64, highest: i32) -> u64;
 }
 

@@ -23,7 +23,7 @@ impl Budget {
         if total > limit {
             self.was_full.store(true, Relaxed);
         }
-        // Those that were told to go hold theirs for a moment longer.
+        // Those that are leaving hold theirs for a moment longer.
         let leaving =
             || Some(self.promised.load(Relaxed)).filter(|promised| *promised < UNKNOWN).unwrap_or(0);
         if total > limit.saturating_add(leaving()) {
@@ -69,8 +69,8 @@ impl Budget {
         });
     }
 
-    /// Lets one thread at a time tell some to go; the others go on. It is told how much is promised
-    /// already. What those held that were told is promised, too, from then on. Returns how much that is.
+    /// Lets one thread at a time shed requests; the others go on. `shed` gets how much is promised
+    /// already, and returns how much more it has shed, which is promised from then on, too. Returns that.
     fn one_sheds(&self, shed: impl FnOnce(u64) -> u64) -> u64 {
         let _one_at_a_time = match self.shedding.try_lock() {
             Ok(guard) => guard,

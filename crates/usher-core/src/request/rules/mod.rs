@@ -91,10 +91,10 @@ mod tests {
             let headers: Headers = headers.iter().copied().collect();
             assert_eq!(book.current().priority(&headers), priority, "{headers:?}");
         }
-        let told = book.subscribe();
-        assert!(!told.has_changed().unwrap());
+        let changes = book.subscribe();
+        assert!(!changes.has_changed().unwrap());
         book.replace(Rules::default());
-        assert!(told.has_changed().unwrap());
+        assert!(changes.has_changed().unwrap());
         let headers: Headers = [("x-llm-d-inference-objective", "batch")].into_iter().collect();
         assert_eq!(book.current().priority(&headers), 0);
     }

@@ -82,7 +82,7 @@ impl Group {
         self.guard.id().cast_signed()
     }
 
-    /// Starts a child with its output in the file `log`, and tells its process number.
+    /// Starts a child with its output in the file `log`, and returns its process number.
     ///
     /// # Errors
     /// `ChildError` if the program can't be started or its log can't be created.
@@ -111,7 +111,7 @@ impl Group {
     /// `ChildError` that names the first process which doesn't, with the last line that it wrote.
     pub fn check(&mut self) -> Result<(), ChildError> {
         for Running { name, child, log } in &mut self.children {
-            // Should the question fail, requests will tell.
+            // Should the question fail, requests will show it.
             if let Ok(Some(status)) = child.try_wait() {
                 return Err(ChildError::Ended { name: name.clone(), status, log: log.clone() });
             }

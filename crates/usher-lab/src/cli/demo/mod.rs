@@ -98,7 +98,7 @@ fn show_rollout(args: &DemoArgs) -> Result<(), CliError> {
 fn replay_and_report(args: &DemoArgs) -> anyhow::Result<()> {
     let rows: Arc<[Row]> = read_trace(args)?.into();
     let more = match args.scenario {
-        // Servers tell Usher what they hold on a port behind theirs.
+        // Servers publish what they hold on a port behind theirs.
         Scenario::Precise => 1,
         Scenario::Replicas => replicas::PORTS,
         _ => 0,

@@ -106,7 +106,7 @@ pub(super) async fn replay(
     requests.join_all().await
 }
 
-/// Replays the trace, and does something beside it. Tells what became of the requests, how
+/// Replays the trace, and does something beside it. Returns what became of the requests, how
 /// long they took together, and what the other had to say.
 pub(super) async fn replayed<T>(
     stack: &mut Stack,

@@ -69,7 +69,7 @@ pub struct RunProgress {
     pub failed: u64,
 }
 
-/// Runs a load. `show` is told each second where it stands; when `interrupt` is over,
+/// Runs a load. `show` is called each second with where it stands; when `interrupt` is over,
 /// the run ends early, and what was measured until then is the outcome.
 ///
 /// # Errors

@@ -69,7 +69,7 @@ impl Recorded {
         })
     }
 
-    /// Cached tokens of the prompt, in the tokens of the picker; `None` where the server doesn't tell.
+    /// Cached tokens of the prompt, in the tokens of the picker; `None` where the server doesn't say.
     pub fn cached_tokens(&self) -> Option<u64> {
         let outcome = self.outcome.as_ref()?;
         let (cached, counted) = (outcome.cached_tokens?, outcome.prompt_tokens?.max(1));

@@ -98,7 +98,7 @@ pub struct ScaleSummary {
 }
 
 /// Runs the policy, an HPA with its metrics and bounds, and pods that stay: as many as the policy had on
-/// average, rounded up, and as many as it had at most. `progress` is told how much is done, 0 to 1.
+/// average, rounded up, and as many as it had at most. `progress` is called with how much is done, 0 to 1.
 ///
 /// # Errors
 /// `ReplayError` if the policy has several roles or sizes by metrics that simulated servers lack, a

@@ -1,4 +1,4 @@
-//! KV events of simulated servers: which blocks come and go, as vLLM tells it over ZeroMQ.
+//! KV events of simulated servers: which blocks come and go, as vLLM publishes them over ZeroMQ.
 //!
 //! A step's changes of the cache become a batch with a number ([`Journal`]), of blocks whose tokens are known from the
 //! requests under way. It goes to all subscribers, and stays for those that ask for a replay.

@@ -63,8 +63,8 @@ impl Publisher {
         Expected { publisher: Arc::clone(self), blocks: blocks.to_vec() }
     }
 
-    /// Tells changes of the cache.
-    pub(crate) fn tell(&self, changes: &[KvChange]) {
+    /// Publishes changes of the cache.
+    pub(crate) fn publish(&self, changes: &[KvChange]) {
         let mut inner = self.lock();
         let events = events(&inner.contents, changes);
         if events.is_empty() {

@@ -34,7 +34,7 @@ const BODY_HASH: HeaderName = HeaderName::from_static("x-sim-body-xxh64");
 const REQUEST_TRAILERS: HeaderName = HeaderName::from_static("x-sim-request-trailers");
 const RESPONSE_TRAILER: HeaderName = HeaderName::from_static("x-sim-trailer");
 
-// Paths that tell the tokens of a prompt.
+// Paths that return the tokens of a prompt.
 const CHAT_RENDER: &str = "/v1/chat/completions/render";
 const COMPLETIONS_RENDER: &str = "/v1/completions/render";
 const TOKENIZE: &str = "/tokenize";
@@ -342,7 +342,7 @@ fn failure(status: StatusCode, message: &str) -> Response<SimBody> {
     response(status, JSON, full(error(status.as_u16(), message)))
 }
 
-// The headers that tell what was received.
+// The headers that say what was received.
 fn echo(received: &Received) -> HeaderMap {
     let mut echo = HeaderMap::new();
     echo.insert(BODY_BYTES, HeaderValue::from(received.bytes));

@@ -1,4 +1,4 @@
-//! `request-attribute-reporter`: tells the gateway numbers about a request once its
+//! `request-attribute-reporter`: sends the gateway numbers about a request once its
 //! response is complete, computed from the tokens that it used.
 
 mod check;

@@ -70,10 +70,10 @@ pub(super) struct Written {
 #[serde(default)]
 struct WrittenAttribute {
     key: WrittenKey,
-    /// The number in CEL, over usage; 0 is not told.
+    /// The number in CEL, over usage; 0 is not reported.
     #[schemars(extend("x-required" = true))]
     expression: String,
-    /// When it is told, in CEL.
+    /// When it is reported, in CEL.
     condition: String,
 }
 

@@ -62,8 +62,8 @@ impl Bindings {
         Self { table: Mutex::default(), capacity: capacity.max(1), meaning, longest_ms, live, evicted }
     }
 
-    /// Tells which names sessions have, as a hash of the configuration that says it, and for how long one is kept: others are
-    /// told both.
+    /// Sets which names sessions have, as a hash of the configuration that says it, and for how long one is kept. Others
+    /// get both.
     pub(super) fn configure(&self, meaning: u64, ttl_ms: u64) {
         self.meaning.store(meaning, Relaxed);
         self.longest_ms.store(ttl_ms, Relaxed);

@@ -1,5 +1,5 @@
 //! `burst-prefix-cache-producer`: requests that come together and have their prompt in
-//! common go to one endpoint, which no cache could tell yet.
+//! common go to one endpoint, which no cache could show yet.
 
 mod assign;
 mod params;
@@ -64,7 +64,7 @@ impl BurstFamilies {
 
 /// Holds requests for a moment and says of each which endpoint it should go to, as if that
 /// had all of its prompt in its cache and nobody else anything. A request that has nothing
-/// in common with the others is held as long, as nobody can tell before.
+/// in common with the others is held as long, as nobody can know before.
 #[derive(Debug)]
 pub struct BurstPrefixProducer {
     params: BurstPrefixParams,

@@ -1,5 +1,5 @@
 //! Batches of requests that come together: which are open, who is in them, and when they
-//! end. Time is told; nothing here waits.
+//! end. Time is passed in; nothing here waits.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;

@@ -20,15 +20,20 @@ impl Agreement {
     }
 }
 
-/// Result for tokens that were told and were cached; `None` where both are too few to say anything. `by_now`: what was
-/// told meanwhile, asked for when it counts.
-pub(super) fn compare(told: u64, cached: u64, slack: u64, by_now: impl FnOnce() -> u64) -> Option<Agreement> {
+/// Result for tokens that were published and were cached; `None` where both are too few to say anything. `by_now`: those
+/// published meanwhile, asked for when it counts.
+pub(super) fn compare(
+    published: u64,
+    cached: u64,
+    slack: u64,
+    by_now: impl FnOnce() -> u64,
+) -> Option<Agreement> {
     let is_far_less = |few: u64, many: u64| few.saturating_add(slack) < many && few < many / 2;
-    if told.max(cached) <= slack {
+    if published.max(cached) <= slack {
         return None;
     }
-    let not_cached = is_far_less(cached, told);
-    let not_told = is_far_less(told, cached) && is_far_less(by_now(), cached);
+    let not_cached = is_far_less(cached, published);
+    let not_told = is_far_less(published, cached) && is_far_less(by_now(), cached);
     Some(Agreement { compared: 1, not_cached: not_cached.into(), not_told: not_told.into() })
 }
 
@@ -41,7 +46,7 @@ mod tests {
         let agree = Some(Agreement { compared: 1, ..Agreement::default() });
         let not_cached = Some(Agreement { compared: 1, not_cached: 1, not_told: 0 });
         let not_told = Some(Agreement { compared: 1, not_cached: 0, not_told: 1 });
-        // Told at the decision and by now, cached, result; a slack of 32.
+        // Published at the decision and by now, cached, result; a slack of 32.
         let table = [
             ((0, 0), 0, None),
             ((32, 32), 0, None),
@@ -58,8 +63,8 @@ mod tests {
             ((0, 0), 48, not_told),
             ((96, 96), 160, agree),
         ];
-        for ((told, by_now), cached, expected) in table {
-            assert_eq!(compare(told, cached, 32, || by_now), expected, "{told} {by_now} {cached}");
+        for ((published, by_now), cached, expected) in table {
+            assert_eq!(compare(published, cached, 32, || by_now), expected, "{published} {by_now} {cached}");
         }
     }
 }

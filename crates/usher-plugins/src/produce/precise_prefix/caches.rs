@@ -17,7 +17,7 @@ pub struct EngineCaches {
     budget: Arc<Budget>,
     /// Requests whose full blocks were not all cached, by slot, since this was taken last. Held for one addition.
     served: Mutex<Vec<u32>>,
-    /// Tokens of a block of the engine, by slot, as it told last. Held to replace it or to read one number.
+    /// Tokens of a block of the engine, by slot, as it published last. Held to replace it or to read one number.
     block_tokens: Mutex<Vec<u16>>,
     /// Comparisons by slot, since they were taken last. Held for one addition.
     agreements: Mutex<Vec<Agreement>>,
@@ -52,7 +52,7 @@ impl EngineCaches {
         of_slot(&self.served, endpoint, |served| *served = served.saturating_add(1));
     }
 
-    /// Replaces the tokens of engines' blocks, by slot; 0 where an engine has told none.
+    /// Replaces the tokens of engines' blocks, by slot; 0 where an engine has published none.
     pub fn set_block_tokens(&self, by_slot: Vec<u16>) {
         *self.block_tokens.lock().unwrap_or_else(PoisonError::into_inner) = by_slot;
     }
@@ -60,10 +60,10 @@ impl EngineCaches {
     /// Tokens of a block of an endpoint's engine, by its events or else by its metrics; `None` if neither says.
     pub(super) fn block_tokens(&self, endpoint: &Endpoint) -> Option<u32> {
         let by_slot = self.block_tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = by_slot.get(endpoint.slot().number() as usize).copied().unwrap_or(0);
+        let published = by_slot.get(endpoint.slot().number() as usize).copied().unwrap_or(0);
         drop(by_slot);
         let scraped = || endpoint.load().block_size.last() as u32;
-        Some(if told > 0 { u32::from(told) } else { scraped() }).filter(|tokens| *tokens > 0)
+        Some(if published > 0 { u32::from(published) } else { scraped() }).filter(|tokens| *tokens > 0)
     }
 
     /// A prompt was compared.

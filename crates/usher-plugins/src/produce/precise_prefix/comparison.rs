@@ -1,7 +1,7 @@
 //! Comparison of what an engine reported with what it says was cached.
 //!
-//! Keys are computed from tokens: where Usher's differ from the engine's, nothing that the engine tells is
-//! ever found, and routing goes on as if all were well. A response tells how many tokens of its prompt were
+//! Keys are computed from tokens: where Usher's differ from the engine's, nothing that the engine publishes is
+//! ever found, and routing goes on as if all were well. A response says how many tokens of its prompt were
 //! cached, which shows that.
 
 use std::sync::Arc;

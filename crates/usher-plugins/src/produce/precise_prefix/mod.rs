@@ -1,4 +1,4 @@
-//! `precise-prefix-cache-producer`: what of a prompt each endpoint has in its KV cache, as its engine tells by
+//! `precise-prefix-cache-producer`: what of a prompt each endpoint has in its KV cache, by its engine's
 //! events.
 //!
 //! Needs the tokens of prompts, from a `token-producer` that asks an engine for them or from requests that
@@ -58,7 +58,7 @@ pub struct KvEventsSource {
 }
 
 impl KvEventsSource {
-    /// Tokens of prompts that engines held by their events, and that were cached, of responses that tell.
+    /// Tokens of prompts that engines held by their events, and that were cached, of responses that say it.
     pub fn tokens_counted(&self) -> (u64, u64) {
         (self.counts.predicted.get(), self.counts.cached.get())
     }
@@ -96,7 +96,7 @@ pub(crate) fn build_as(
     let plugin = Arc::new(PrecisePrefixProducer {
         prefix,
         blocks: cx.produces(),
-        told: cx.produces(),
+        explained: cx.produces(),
         approximate: cx.may_read(PREFIX_PRODUCER),
         tokens,
         caches,
@@ -123,12 +123,12 @@ pub struct PrecisePrefixProducer {
     prefix: Key<PrefixMatch>,
     blocks: Key<PromptBlocks>,
     /// For the explanation of a decision.
-    told: Key<KvEventsMatch>,
+    explained: Key<KvEventsMatch>,
     approximate: Key<PrefixMatch>,
     tokens: TokenSource,
     caches: Arc<EngineCaches>,
     weights: TierWeights,
-    /// Time for which the blocks of a decision count before the engine tells.
+    /// Time for which the blocks of a decision count before the engine publishes them.
     speculative: Option<Duration>,
     clock: Clock,
     counts: Arc<PreciseCounts>,
@@ -147,11 +147,11 @@ impl DataProducer for PrecisePrefixProducer {
             if let Some(approximate) = facts.get(self.approximate).cloned() {
                 facts.set(self.prefix, approximate);
             }
-            facts.set(self.told, KvEventsMatch { block_size, blocks: None, statuses });
+            facts.set(self.explained, KvEventsMatch { block_size, blocks: None, statuses });
             return;
         };
         if blocks.is_empty() {
-            facts.set(self.told, KvEventsMatch { block_size, blocks: Some(Vec::new()), statuses });
+            facts.set(self.explained, KvEventsMatch { block_size, blocks: Some(Vec::new()), statuses });
             return;
         }
         let mut found = Vec::new();
@@ -182,12 +182,12 @@ impl DataProducer for PrecisePrefixProducer {
             *matched = match status {
                 EngineStatus::Complete => *matched,
                 EngineStatus::Partial => (*matched).max(about()),
-                // What it told may be out of date, and what was decided is not.
+                // What it published may be out of date, and what was decided is not.
                 EngineStatus::Unknown => speculative.get(at).map_or(0, |found| found.blocks).max(about()),
             };
         }
         let held = found.iter().map(|found| found.blocks).collect();
-        facts.set(self.told, KvEventsMatch { block_size, blocks: Some(held), statuses });
+        facts.set(self.explained, KvEventsMatch { block_size, blocks: Some(held), statuses });
         facts.set(self.prefix, PrefixMatch { total, block_size, matched });
         facts.set(self.blocks, PromptBlocks(Arc::new(blocks)));
     }
@@ -216,7 +216,7 @@ impl PreRequest for PrecisePrefixProducer {
             let known = cx.facts.get(self.prefix).zip(run.picks.first());
             let held = known.map_or(0, |(known, pick)| known.blocks_at(*pick));
             let ours = u32::from(self.settings.events.block_tokens.get());
-            // Where no further block gets full, the engine has nothing to tell.
+            // Where no further block gets full, the engine has nothing to publish.
             if lacks_blocks(blocks, held, ours, self.caches.block_tokens(endpoint).unwrap_or(ours)) {
                 self.caches.served(endpoint);
             }
@@ -226,7 +226,7 @@ impl PreRequest for PrecisePrefixProducer {
                 self.caches.index().speculate(endpoint, blocks, now_ms, until_ms);
             }
         }
-        // KV that comes from another endpoint may count as cached or not, and usage doesn't tell prompts apart.
+        // KV that comes from another endpoint may count as cached or not, and usage doesn't distinguish prompts.
         let Some(pick) = primary.picks.first() else { return };
         if let Some(known) = cx.facts.get(self.prefix)
             && prefill.is_none()

@@ -21,7 +21,7 @@ pub struct PrecisePrefixParams {
     pub(super) indexer_config: Indexer,
     /// Sockets of the engines that publish events.
     pub(super) kv_events_config: KvEvents,
-    /// Count the blocks of a decision at its endpoint before the engine tells of them.
+    /// Count the blocks of a decision at its endpoint before the engine publishes them.
     pub(super) speculative_indexing: bool,
     /// Time for which they count at most.
     #[serde(rename = "speculativeTTL")]

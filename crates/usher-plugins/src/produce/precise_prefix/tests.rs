@@ -69,8 +69,8 @@ impl Bench {
         self.harness.scores(&self.plugin, request).unwrap()
     }
 
-    /// Sends a request to an endpoint. Returns how many requests the endpoints are expected to tell of.
-    fn told_of(&self, request: &Request, at: u32) -> Vec<u32> {
+    /// Sends a request to an endpoint. Returns of how many requests each endpoint is expected to publish blocks.
+    fn published_of(&self, request: &Request, at: u32) -> Vec<u32> {
         let (mut facts, mut effects) = (Facts::default(), Effects::default());
         let (candidates, max_age) = (self.harness.candidates(), Duration::from_secs(1));
         let cx = RequestContext { request, now_ms: 1, max_age };
@@ -113,7 +113,7 @@ fn unknown_caches_use_the_approximate_match() {
     assert_eq!(bench.scores(&tokens), [0.25, 0.5]);
     bench.holds(1, &keys_of(&[1, 2, 3, 4, 5, 6], &[]), 0);
     bench.knows(1, EngineStatus::Partial);
-    assert_eq!(bench.scores(&tokens), [0.25, 0.75], "what it told, and perhaps more");
+    assert_eq!(bench.scores(&tokens), [0.25, 0.75], "what it published, and perhaps more");
     let text = request(r#"{"model":"m","prompt":"no tokens"}"#);
     assert_eq!(bench.scores(&text), [1.0, 0.5]);
 }
@@ -158,11 +158,11 @@ fn engine_without_events_scores_zero() {
 fn missing_prompt_blocks_are_expected_as_events() {
     let bench = Bench::new();
     bench.holds(0, &keys_of(&[1, 2, 3, 4], &[]), 0);
-    assert_eq!(bench.told_of(&of_tokens(&[1, 2, 3, 4, 5]), 0), [0; 0], "it has all full blocks already");
-    assert_eq!(bench.told_of(&of_tokens(&[1, 2, 3, 4, 5, 6]), 0), [1]);
-    assert_eq!(bench.told_of(&of_tokens(&[1, 2, 3, 4]), 1), [0, 1]);
+    assert_eq!(bench.published_of(&of_tokens(&[1, 2, 3, 4, 5]), 0), [0; 0], "it has all full blocks already");
+    assert_eq!(bench.published_of(&of_tokens(&[1, 2, 3, 4, 5, 6]), 0), [1]);
+    assert_eq!(bench.published_of(&of_tokens(&[1, 2, 3, 4]), 1), [0, 1]);
     bench.knows(0, EngineStatus::Unknown);
-    assert_eq!(bench.told_of(&of_tokens(&[1, 2, 3, 4]), 0), [1], "it may have it no more");
+    assert_eq!(bench.published_of(&of_tokens(&[1, 2, 3, 4]), 0), [1], "it may have it no more");
 }
 
 #[test]
@@ -172,13 +172,13 @@ fn only_full_engine_blocks_are_expected_as_events() {
     bench.holds(0, &keys_of(&tokens[..8], &[]), 0);
     let caches = Arc::clone(&bench.plugin.extra::<KvEventsSource>().unwrap().caches);
     caches.set_block_tokens(vec![8, 0]);
-    assert_eq!(bench.told_of(&of_tokens(&tokens[..14]), 0), [0; 0], "six tokens more");
-    assert_eq!(bench.told_of(&of_tokens(&tokens), 0), [1]);
-    // By metrics, where it has told nothing.
+    assert_eq!(bench.published_of(&of_tokens(&tokens[..14]), 0), [0; 0], "six tokens more");
+    assert_eq!(bench.published_of(&of_tokens(&tokens), 0), [1]);
+    // By metrics, where it has published nothing.
     bench.endpoint(1).load().block_size.set(32.0, 1);
-    assert_eq!(bench.told_of(&of_tokens(&tokens), 1), [0; 0]);
+    assert_eq!(bench.published_of(&of_tokens(&tokens), 1), [0; 0]);
     caches.set_block_tokens(vec![8, 16]);
-    assert_eq!(bench.told_of(&of_tokens(&tokens), 1), [0, 1], "its events say otherwise");
+    assert_eq!(bench.published_of(&of_tokens(&tokens), 1), [0, 1], "its events say otherwise");
 }
 
 #[test]

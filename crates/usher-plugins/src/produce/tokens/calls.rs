@@ -1,4 +1,4 @@
-//! Calls by which a server tells the tokens of prompts: those that it has are learned from its responses.
+//! Calls that return the tokens of prompts: those that a server has are learned from its responses.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 /// Time after which a server without render endpoints is asked for them again: it may have been replaced.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// A call that tells the tokens of a prompt.
+/// A call that returns the tokens of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     /// A render endpoint, which reads a request as the engine does.
@@ -59,7 +59,7 @@ mod tests {
         assert!(calls.note(Call::Tokenize, now));
         assert_eq!(calls.order(now + PAUSE / 2), tokenize_first);
         assert_eq!(calls.order(now + PAUSE), render_first);
-        // Still missing: no news.
+        // Still missing: nothing new.
         assert!(!calls.note(Call::Tokenize, now + PAUSE));
         assert_eq!(calls.order(now + PAUSE), tokenize_first);
         assert!(calls.note(Call::Render, now + PAUSE));

@@ -20,7 +20,7 @@ use super::server::{Prompt, Server};
 /// Requests whose tokens are asked for at once.
 const REQUESTS: usize = 256;
 
-/// Holds requests until a server has told their tokens, or a time is over.
+/// Holds requests until a server has returned their tokens, or a time is over.
 #[derive(Debug)]
 pub(super) struct Renderer {
     server: Arc<Server>,

@@ -32,7 +32,7 @@ pub(super) enum Failure {
 const MISSING: [StatusCode; 2] = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED];
 
 impl Failure {
-    /// `true` if another call may tell the tokens: the server doesn't have this one, or it is not for such prompts.
+    /// `true` if another call may return the tokens: the server doesn't have this one, or it is not for such prompts.
     pub(super) fn is_elsewhere(&self) -> bool {
         match self {
             Self::Refused(status) => MISSING.contains(status),

@@ -23,14 +23,14 @@ pub(super) struct RenderFamilies {
 pub(super) struct RenderCounts {
     /// The tokens are known.
     pub(super) rendered: IntCounter,
-    /// The server can't be reached, refused, or told no tokens; or the tokenizer can't do it.
+    /// The server can't be reached, refused, or returned no tokens; or the tokenizer can't do it.
     pub(super) failed: IntCounter,
     /// Late.
     pub(super) late: IntCounter,
     /// Not tried or given up, as too many others are under way or memory is short.
     pub(super) busy: IntCounter,
     plugin: String,
-    told: Mutex<Option<Instant>>,
+    warned: Mutex<Option<Instant>>,
 }
 
 /// Bytes of text that one producer tokenized.
@@ -59,7 +59,7 @@ impl RenderFamilies {
     pub(super) fn counts(&self, name: &str) -> RenderCounts {
         let [rendered, failed, late, busy] = ["rendered", "failed", "late", "busy"]
             .map(|result| self.prompts.with_label_values(&[name, result]));
-        RenderCounts { rendered, failed, late, busy, plugin: name.to_owned(), told: Mutex::default() }
+        RenderCounts { rendered, failed, late, busy, plugin: name.to_owned(), warned: Mutex::default() }
     }
 
     pub(super) fn local(&self, name: &str) -> LocalCounts {
@@ -76,16 +76,16 @@ impl RenderCounts {
             Failure::NoRoom => self.busy.inc(),
             _ => {
                 self.failed.inc();
-                self.tell(failure, request_id);
+                self.warn(failure, request_id);
             }
         }
     }
 
     /// Warns of a failure, unless there was a warning in the last minute.
-    fn tell(&self, failure: &Failure, request_id: &str) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_none_or(|told| told.elapsed() >= PAUSE) {
-            *told = Some(Instant::now());
+    fn warn(&self, failure: &Failure, request_id: &str) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_none_or(|at| at.elapsed() >= PAUSE) {
+            *warned = Some(Instant::now());
             tracing::warn!(request_id, plugin = self.plugin, %failure, "prompt not tokenized; its tokens are estimated");
         }
     }

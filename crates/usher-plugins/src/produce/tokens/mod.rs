@@ -1,5 +1,5 @@
-//! `token-producer`: the tokens of a prompt. With a model's files it tokenizes by itself, and where it is told
-//! where an engine renders prompts, it asks that for the token ids; otherwise it estimates their number, as
+//! `token-producer`: the tokens of a prompt. With a model's files it tokenizes by itself, and with the address
+//! of an engine that renders prompts, it asks that for the token ids; otherwise it estimates their number, as
 //! llm-d-router does: four bytes are a token.
 
 mod calls;

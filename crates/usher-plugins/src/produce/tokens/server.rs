@@ -49,7 +49,7 @@ pub(super) struct Server {
 #[derive(Clone, Debug)]
 pub(super) struct Prompt {
     pub(super) api: Api,
-    /// `true` with images, audio or video, of which `/tokenize` tells too little.
+    /// `true` with images, audio or video, of which `/tokenize` returns too little.
     pub(super) is_multimodal: bool,
     pub(super) body: Body,
 }
@@ -89,8 +89,8 @@ impl Server {
         }
         let is_there = found.as_ref().map_or_else(Failure::is_refusal, |_| true);
         // Where /tokenize comes first that is known already.
-        let is_news = is_there && (call, first) != (Call::Tokenize, Call::Tokenize);
-        if is_news && calls.note(call, Instant::now()) {
+        let is_new = is_there && (call, first) != (Call::Tokenize, Call::Tokenize);
+        if is_new && calls.note(call, Instant::now()) {
             tracing::info!(server = self.url, ?api, ?call, "call for tokens of prompts found");
         }
         found

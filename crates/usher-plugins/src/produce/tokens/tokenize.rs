@@ -37,7 +37,7 @@ pub(super) struct Tokenize {
 }
 
 impl Tokenize {
-    /// The calls for a request's body, with this model unless that is empty. `None` if `/tokenize` can't tell its tokens:
+    /// The calls for a request's body, with this model unless that is empty. `None` if `/tokenize` can't return its tokens:
     /// the body is no JSON object, its prompts are too many or no text, or they depend on members that the call doesn't
     /// take.
     pub(super) fn of(api: Api, body: &Bytes, model: &str) -> Option<Self> {

@@ -54,9 +54,10 @@ pub(super) async fn compare(
         let (envoy, admin) = (stack.envoy(), local(ports.admin));
         let broken = *stack.servers().first().context("there is no server to break")?;
         let traffic = Traffic::start(envoy, RATE);
-        let story = tell(&traffic, detection, args.requests(), (broken, admin), args.speed(), progress);
+        let story =
+            break_and_repair(&traffic, detection, args.requests(), (broken, admin), args.speed(), progress);
         let recovered = tokio::select! {
-            told = story => told?,
+            recovered = story => recovered?,
             error = stack.broken() => return Err(error),
         };
         let outcomes = traffic.end().await;
@@ -71,7 +72,7 @@ pub(super) async fn compare(
 
 /// Breaks the server, repairs it, and waits until it is as good as any other. Returns how
 /// long that took; `None` where it was never in doubt.
-async fn tell(
+async fn break_and_repair(
     traffic: &Traffic,
     detection: bool,
     requests: usize,

@@ -29,7 +29,7 @@ const EQUAL: f64 = 1.0;
 /// Widest bar: a space is before it.
 const BAR: usize = CELL - COUNT - 1;
 
-/// Everything that is told about the runs. Times of responses are what was measured, as many times as long as the demo is
+/// Results of the runs. Times of responses are what was measured, as many times as long as the demo is
 /// faster than reality.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::demo) struct PlainReport {

@@ -1,4 +1,4 @@
-//! The scenario `precise`: which prefixes engines hold, as Usher estimates it and as they tell, while blocks are evicted
+//! The scenario `precise`: which prefixes engines hold, as Usher estimates it and as they publish it, while blocks are evicted
 //! and engines restart.
 
 mod page;
@@ -28,20 +28,20 @@ use usher_terminal::Progress;
 struct Policy {
     name: &'static str,
     config: &'static str,
-    /// Engines tell what they hold.
-    is_told: bool,
+    /// Engines publish what they hold.
+    has_events: bool,
 }
 
 const POLICIES: [Policy; 2] = [
     Policy {
         name: "approximate",
         config: include_str!("../../../../../../deploy/demo/approximate-prefix.yaml"),
-        is_told: false,
+        has_events: false,
     },
     Policy {
         name: "precise",
         config: include_str!("../../../../../../deploy/demo/precise-prefix.yaml"),
-        is_told: true,
+        has_events: true,
     },
 ];
 
@@ -84,7 +84,7 @@ pub(super) async fn compare(
         let mut stack = Stack::start(plan, progress).await?;
         let at = Addresses { envoy: stack.envoy(), metrics: local(ports.metrics), servers: stack.servers() };
         let run = tokio::select! {
-            run = tell(&at, policy, args.requests(), progress) => run?,
+            run = run_policy(&at, policy, args.requests(), progress) => run?,
             error = stack.broken() => return Err(error),
         };
         report.runs.push(run);
@@ -107,14 +107,14 @@ struct Addresses {
 }
 
 /// Sends half of the requests, restarts half of the servers, and sends the rest.
-async fn tell(
+async fn run_policy(
     at: &Addresses,
     policy: Policy,
     requests: usize,
     progress: &mut Progress,
 ) -> anyhow::Result<Run> {
     let (client, name, servers) = (Client::default(), policy.name, at.servers.len());
-    if policy.is_told {
+    if policy.has_events {
         connected(&client, &at.servers).await?;
     }
     let half = requests / 2;
@@ -128,7 +128,7 @@ async fn tell(
         let fault = json!({"kv-events": "restart"}).to_string();
         client.post(*server, "/admin/fault", Bytes::from(fault)).await.context("cannot restart a server")?;
     }
-    if policy.is_told {
+    if policy.has_events {
         connected(&client, &at.servers).await?;
         forgotten(&client, at.metrics, restarted).await?;
     }

@@ -131,12 +131,12 @@ impl PreciseReport {
         let (approximate, precise) = (approximate.off_percent, precise.off_percent);
         if precise < approximate {
             format!(
-                "Over evictions and a restart, what engines tell was {precise:.1} % off the hits that happened, \
+                "Over evictions and a restart, what engines publish was {precise:.1} % off the hits that happened, \
                  and Usher's estimate {approximate:.1} %."
             )
         } else {
             format!(
-                "On these servers Usher's estimate did no worse than what engines tell: it was \
+                "On these servers Usher's estimate did no worse than what engines publish: it was \
                  {approximate:.1} % off the hits that happened, and they {precise:.1} %."
             )
         }
@@ -200,8 +200,9 @@ with restarts: predicted                 600             401
 prompt tokens in caches               50.0 %          50.0 %
 failed requests                            0               0
 
-=> Over evictions and a restart, what engines tell was 0.1 %
-   off the hits that happened, and Usher's estimate 23.1 %.
+=> Over evictions and a restart, what engines publish was
+   0.1 % off the hits that happened, and Usher's estimate
+   23.1 %.
 ";
 
     fn outcomes(statuses: [u16; 2]) -> Vec<Outcome> {

@@ -32,7 +32,7 @@ const VICTIM: usize = 2;
 ///
 /// # Errors
 /// One line: what failed.
-pub(super) async fn tell(
+pub(super) async fn kill_and_restart(
     stack: &mut Stack,
     pace: Pace,
     first: u64,

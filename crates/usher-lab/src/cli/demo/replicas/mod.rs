@@ -119,7 +119,8 @@ pub(super) async fn compare(
         report.runs.push(Run::new(way.name(), ports.ushers().len(), &exchanges, pace));
         if report.failed() == 0 && way == Way::Sharing {
             report.staleness = Some(staleness::measure(&mut stack, args.requests(), progress).await?);
-            report.kill = Some(kill::tell(&mut stack, pace, args.requests() as u64, progress).await?);
+            report.kill =
+                Some(kill::kill_and_restart(&mut stack, pace, args.requests() as u64, progress).await?);
         }
         last = Some(stack);
         if report.failed() > 0 {

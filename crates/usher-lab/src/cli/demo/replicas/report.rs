@@ -18,7 +18,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Percents of hits that make no difference.
 const EQUAL: f64 = 2.0;
 
-/// Everything that is told about the runs.
+/// Results of the runs.
 #[derive(Debug, Serialize)]
 pub(in crate::cli::demo) struct ReplicasReport {
     /// Speed of the servers and of the requests, in multiples of reality.

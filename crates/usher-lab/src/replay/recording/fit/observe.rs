@@ -31,7 +31,7 @@ impl Observed {
         self.first - self.sent
     }
 
-    /// Seconds per output token after the first, of responses long enough to tell.
+    /// Seconds per output token after the first, of responses long enough to measure.
     pub(super) fn tpot(&self) -> Option<f64> {
         (self.output >= 4.0).then(|| (self.last - self.first) / (self.output - 1.0))
     }
@@ -55,7 +55,7 @@ impl Observations {
     }
 }
 
-/// Requests of a recording that servers worked on. Where a server doesn't tell what it found in its cache, that are the
+/// Requests of a recording that servers worked on. Where a server doesn't say what it found in its cache, that are the
 /// blocks that it was sent before.
 pub(super) fn observe(recording: &Recording) -> Observations {
     let mut sent: HashSet<(usize, usize, u64)> = HashSet::new();

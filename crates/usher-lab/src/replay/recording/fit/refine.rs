@@ -16,7 +16,7 @@ use crate::replay::world::{Interconnect, RequestOutcome, World};
 /// Requests of a replay that is repeated for each trial.
 const WINDOW: usize = 2000;
 
-/// Requests of the replay that tells how good a fit is.
+/// Requests of the replay that shows how good a fit is.
 const MOST: usize = 50_000;
 
 /// Prompt tokens and generated tokens of the requests of a trial: text to make, and steps to take.

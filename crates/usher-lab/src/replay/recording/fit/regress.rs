@@ -232,7 +232,7 @@ fn solve(rows: &[Row], slower: &[f64], scales: impl Fn(f64) -> [f64; 3]) -> [f64
     factors.map(|factor| if factor.is_finite() { factor.max(0.0) } else { 0.0 })
 }
 
-/// Solves a system of three equations; unknowns that aren't used, or that nothing tells, are 0.
+/// Solves a system of three equations; unknowns that aren't used, or that nothing determines, are 0.
 fn gauss(mut left: [[f64; 3]; 3], mut right: [f64; 3], used: &[bool; 3]) -> [f64; 3] {
     for at in 0..3 {
         if !used[at] || left[at][at] <= 0.0 {

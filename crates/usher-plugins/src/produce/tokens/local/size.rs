@@ -44,7 +44,7 @@ pub(super) enum ModelKind {
     WordPiece,
     WordLevel,
     Unigram,
-    /// None is told: it is the first that the file fits.
+    /// None is named: it is the first that the file fits.
     #[default]
     #[serde(skip)]
     Unknown,

@@ -55,7 +55,7 @@ fn work(jobs: &Mutex<Receiver<Job>>) {
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
         // A library that panics about one prompt must not cost the others their thread. The job drops its
-        // sender, so whoever waits for it is told.
+        // sender, so whoever waits for it is woken.
         if catch_unwind(AssertUnwindSafe(|| job(&mut words))).is_err() {
             words.clear();
         }
