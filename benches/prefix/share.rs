@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, Criterion};
 use usher::endpoints::{Endpoint, Snapshot};
-use usher::prefix::{EndpointId, Held, OriginId, PrefixIndex};
+use usher::prefix::{EndpointBlocks, EndpointId, OriginId, PrefixIndex};
 
 use crate::{CAPACITY, mixed, pool, populated};
 
@@ -49,11 +49,11 @@ pub fn bookings(c: &mut Criterion) {
 }
 
 /// Blocks that others publish, of ten endpoints, as a batch has them.
-fn batch(number: u64, snapshot: &Snapshot) -> Vec<(Arc<Endpoint>, Held)> {
+fn batch(number: u64, snapshot: &Snapshot) -> Vec<(Arc<Endpoint>, EndpointBlocks)> {
     let endpoints = snapshot.endpoints().iter().cycle().skip(number as usize * 10 % 100).take(10);
     let held = |(at, endpoint): (u64, &Arc<Endpoint>)| {
         let hashes = (0..800).map(|block| mixed((1 << 40) + (number << 20 | at << 10 | block))).collect();
-        let held = Held { endpoint: EndpointId::of(endpoint), capacity: CAPACITY as u32, hashes };
+        let held = EndpointBlocks { endpoint: EndpointId::of(endpoint), capacity: CAPACITY as u32, hashes };
         (Arc::clone(endpoint), held)
     };
     (0..).zip(endpoints).map(held).collect()

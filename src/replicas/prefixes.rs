@@ -12,7 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 use usher_core::endpoints::{Clock, Store};
 use usher_core::memory::Budget;
 use usher_core::prefix::share::{Exchange, Fingerprint, Received};
-use usher_core::prefix::{Adder, OriginId};
+use usher_core::prefix::{IndexWriter, OriginId};
 
 use super::connection::{CONNECT, Connection, Connector};
 use super::entries::{self, Entry};
@@ -46,7 +46,7 @@ const BATCHES: usize = 16;
 const EXPIRY: &str = "86400";
 
 /// Indexes that take part now, each with the fingerprint of its blocks.
-pub type Indexes = Box<dyn Fn() -> Vec<(Fingerprint, Arc<Adder>)> + Send + Sync>;
+pub type Indexes = Box<dyn Fn() -> Vec<(Fingerprint, Arc<IndexWriter>)> + Send + Sync>;
 
 /// Reads and writes the stream of a pool.
 pub(super) struct Prefixes {

@@ -117,7 +117,7 @@ impl Replica {
         let (clock, budget, store) = (Clock::stopped(), Arc::default(), Arc::new(Store::default()));
         store.replace(vec![EndpointSpec::new("a", ([10, 0, 0, 1], 8000))]);
         let index = Arc::new(PrefixIndex::new(Limits::default()));
-        let adder = Arc::new(Adder::inline(Arc::clone(&index), Arc::clone(&budget)));
+        let writer = Arc::new(IndexWriter::inline(Arc::clone(&index), Arc::clone(&budget)));
         let block_tokens = NonZeroU32::new(block).unwrap();
         let fingerprint =
             Fingerprint::of(Scheme { producer: ("p", "p"), block_tokens, follows_engines: false });
@@ -129,7 +129,7 @@ impl Replica {
         let (ours, theirs) = duplex(1 << 22);
         tokio::spawn(serve(Arc::clone(stream), theirs));
         let (ready, warm) = oneshot::channel();
-        let indexes: Indexes = Box::new(move || vec![(fingerprint, Arc::clone(&adder))]);
+        let indexes: Indexes = Box::new(move || vec![(fingerprint, Arc::clone(&writer))]);
         let place = (connector, "k".to_owned(), BOUND);
         let prefixes = Prefixes::new(place, (clock.clone(), &budget), indexes, Arc::clone(&store), ready);
         let connection = Connection::over(Box::new(ours));

@@ -3,12 +3,12 @@
 //!
 //! A request's prompts are cut into blocks of a size ([`Blocks`]). Before a decision
 //! [`PrefixIndex::find`] says how many leading blocks each candidate holds; it takes no lock.
-//! After a decision the chosen endpoint's blocks are handed to an [`Adder`], whose thread
+//! After a decision the chosen endpoint's blocks are handed to an [`IndexWriter`], whose thread
 //! puts them into the index, so that no reply waits for that. A few it adds at once: to wake
 //! the thread takes longer.
 //!
-//! An index and its adder belong together and outlive a configuration: whoever keeps state
-//! for its plugins keeps both, and hands the regular sweep to the adder, too.
+//! An index and its writer belong together and outlive a configuration: whoever keeps state
+//! for its plugins keeps both, and hands the regular sweep to the writer, too.
 //!
 //! [`share`] publishes it to other replicas, and takes theirs.
 //!
@@ -17,15 +17,15 @@
 //! The hashes are this program's own. They are the same in every process of one version of
 //! it, and not those of any model server.
 
-mod adder;
 mod hash;
 mod index;
+mod index_writer;
 pub mod share;
 
-pub use adder::{Adder, AdderCounts};
 pub use hash::Blocks;
 pub(crate) use hash::chain;
 pub use index::{
-    EndpointId, EngineIndex, EngineMatch, EngineStatus, Export, Held, Limits, Matched, OriginId, PrefixIndex,
-    TierWeights, Updates,
+    EndpointBlocks, EndpointId, EngineIndex, EngineMatch, EngineStatus, Export, Limits, Matched, OriginId,
+    PrefixIndex, TierWeights, Updates,
 };
+pub use index_writer::{IndexWriter, IndexWriterCounts};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::key::Key;
-use super::recent::RESTORED;
+use super::lru::RESTORED;
 use super::*;
 use crate::endpoints::{EndpointSpec, Store};
 
@@ -29,16 +29,16 @@ fn origin(number: u8) -> OriginId {
 }
 
 /// Published blocks, with their endpoints here.
-fn known(snapshot: &Snapshot, held: Vec<Held>) -> Vec<(Arc<Endpoint>, Held)> {
-    let find = |held: Held| {
+fn known(snapshot: &Snapshot, held: Vec<EndpointBlocks>) -> Vec<(Arc<Endpoint>, EndpointBlocks)> {
+    let find = |held: EndpointBlocks| {
         let is_it = |endpoint: &&Arc<Endpoint>| EndpointId::of(endpoint) == held.endpoint;
         (Arc::clone(snapshot.endpoints().iter().find(is_it).unwrap()), held)
     };
     held.into_iter().map(find).collect()
 }
 
-fn published(endpoint: &Arc<Endpoint>, hashes: &[u64]) -> [(Arc<Endpoint>, Held); 1] {
-    let held = Held { endpoint: EndpointId::of(endpoint), capacity: 0, hashes: hashes.to_vec() };
+fn published(endpoint: &Arc<Endpoint>, hashes: &[u64]) -> [(Arc<Endpoint>, EndpointBlocks); 1] {
+    let held = EndpointBlocks { endpoint: EndpointId::of(endpoint), capacity: 0, hashes: hashes.to_vec() };
     [(Arc::clone(endpoint), held)]
 }
 
@@ -72,7 +72,8 @@ fn exported_blocks_are_found_by_another_process() {
     // What was there is not published again, and in the order in which it came.
     from.add(&here.endpoints()[0], &[11, 12, 14], 10);
     from.add(&here.endpoints()[0], &[15], 12);
-    let held = Held { endpoint: EndpointId::of(&here.endpoints()[0]), capacity: 12, hashes: vec![14, 15] };
+    let held =
+        EndpointBlocks { endpoint: EndpointId::of(&here.endpoints()[0]), capacity: 12, hashes: vec![14, 15] };
     assert_eq!(from.take_updates(usize::MAX).held, [held]);
     assert_eq!(from.take_updates(usize::MAX), Updates::default());
     // Imported blocks are not published on.
@@ -230,7 +231,7 @@ fn restored_blocks_are_oldest_and_evict_nothing() {
     let [a, b] = [&here.endpoints()[0], &here.endpoints()[1]];
     let to = index(0);
     let restore = |endpoint: &Arc<Endpoint>, capacity: u32, hashes: &[u64]| {
-        let held = Held { endpoint: EndpointId::of(endpoint), capacity, hashes: hashes.to_vec() };
+        let held = EndpointBlocks { endpoint: EndpointId::of(endpoint), capacity, hashes: hashes.to_vec() };
         to.restore(endpoint, &held)
     };
     assert!(restore(a, 8, &[1, 2, 3]), "the newest entry comes first");
@@ -247,7 +248,7 @@ fn restored_blocks_are_oldest_and_evict_nothing() {
     assert_eq!(listed(&to, a), keys(&[1, 10, 9, 4, 2]));
     assert!(to.import(
         origin(1),
-        &[(Arc::clone(a), Held { endpoint: EndpointId::of(a), capacity: 3, hashes: vec![11] })],
+        &[(Arc::clone(a), EndpointBlocks { endpoint: EndpointId::of(a), capacity: 3, hashes: vec![11] })],
         1,
         MINUTE
     ));

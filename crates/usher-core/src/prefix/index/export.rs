@@ -1,8 +1,8 @@
 //! Export of the blocks that this process added and endpoints still hold.
 
-use super::held::{EndpointId, Held};
+use super::endpoint_blocks::{EndpointBlocks, EndpointId};
 use super::holders::Holders;
-use super::recent::OWN;
+use super::lru::OWN;
 
 /// Progress of an export, endpoint by endpoint.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Export {
     }
 
     /// Blocks of the next endpoint, the most recent first.
-    pub(super) fn next(&mut self, holders: &Holders) -> Option<Held> {
+    pub(super) fn next(&mut self, holders: &Holders) -> Option<EndpointBlocks> {
         loop {
             let Some(holder) = holders.by_number(self.slots.pop()?) else { continue };
             // A copy is made much faster than a list of it, and whoever adds waits for the lock.
@@ -35,7 +35,11 @@ impl Export {
                 recent.recent_first().filter(own).take(self.most).map(|(key, _)| key.hash()).collect();
             if !hashes.is_empty() {
                 let capacity = u32::try_from(capacity).unwrap_or(u32::MAX);
-                return Some(Held { endpoint: EndpointId::named(&holder.identity), capacity, hashes });
+                return Some(EndpointBlocks {
+                    endpoint: EndpointId::named(&holder.identity),
+                    capacity,
+                    hashes,
+                });
             }
         }
     }

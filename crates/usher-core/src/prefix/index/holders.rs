@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::key::Key;
 use super::limits::Limits;
-use super::recent::{OWN, Recent};
+use super::lru::{LruList, OWN};
 use super::set::MAX_SLOTS;
 use super::shards::Shards;
 
@@ -27,15 +27,15 @@ pub(super) struct Holder {
     pub(super) identity: Arc<str>,
     // Guards what the endpoint holds together with its slot in the shards: who changes one
     // changes both. Taken by those that add to this endpoint or evict from it.
-    held: Mutex<Held>,
+    held: Mutex<HolderState>,
     /// Number of blocks, to be read without the lock.
     len: AtomicUsize,
 }
 
 /// Blocks that an endpoint holds.
 #[derive(Debug)]
-pub(super) struct Held {
-    pub(super) recent: Recent,
+pub(super) struct HolderState {
+    pub(super) recent: LruList,
     /// Blocks that it may hold.
     capacity: usize,
     /// `true` if this process has set the number, which takes precedence over others.
@@ -82,7 +82,7 @@ const AHEAD_FROM: usize = 8 << 20;
 /// Bytes of a holder beside its blocks: itself, and its row among the others.
 const HOLDER_BYTES: usize = 2 * size_of::<Holder>();
 
-impl Held {
+impl HolderState {
     /// Blocks that it may hold.
     pub(super) fn capacity(&self) -> usize {
         self.capacity
@@ -91,7 +91,7 @@ impl Held {
     /// Sets it, as this process or others say.
     pub(super) fn set_capacity(&mut self, capacity: usize, own: bool) {
         if own || !self.decided {
-            self.capacity = capacity.min(Recent::MAX);
+            self.capacity = capacity.min(LruList::MAX);
             self.decided |= own;
         }
     }
@@ -107,7 +107,7 @@ impl Holder {
         self.slot.number()
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Held> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HolderState> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -186,7 +186,7 @@ impl Holders {
             match hashes[..added].last() {
                 None => self.begin(&holder, &mut held, capacity, is_own),
                 // Others may have evicted it meanwhile, and nothing finds what is behind it then.
-                Some(last) if !held.recent.go_on_behind(Key::of(*last)) => return,
+                Some(last) if !held.recent.continue_after(Key::of(*last)) => return,
                 Some(_) => {}
             }
             let end = if is_own { hashes.len() } else { hashes.len().min(added + AT_ONCE) };
@@ -208,7 +208,7 @@ impl Holders {
     }
 
     /// Sets how many blocks a holder may have, and drops those beyond it.
-    fn begin(&self, holder: &Holder, held: &mut Held, capacity: Option<usize>, is_own: bool) {
+    fn begin(&self, holder: &Holder, held: &mut HolderState, capacity: Option<usize>, is_own: bool) {
         if let Some(capacity) = capacity {
             held.set_capacity(capacity, is_own);
         }
@@ -223,7 +223,7 @@ impl Holders {
     fn add_to(
         &self,
         holder: &Holder,
-        held: &mut Held,
+        held: &mut HolderState,
         hashes: &[u64],
         sources: Sources,
         show: impl FnMut(usize, Option<u16>),
@@ -239,7 +239,7 @@ impl Holders {
     fn replace(
         &self,
         holder: &Holder,
-        held: &mut Held,
+        held: &mut HolderState,
         hashes: &[u64],
         sources: Sources,
         freed: &mut usize,
@@ -290,7 +290,7 @@ impl Holders {
     }
 
     /// Adds a block behind all that a holder has. Returns whether there was room for it.
-    pub(super) fn add_oldest(&self, holder: &Holder, held: &mut Held, key: Key, sources: u16) -> bool {
+    pub(super) fn add_oldest(&self, holder: &Holder, held: &mut HolderState, key: Key, sources: u16) -> bool {
         let has_room = held.recent.len() < held.capacity && self.reserve() && self.hold(holder, key);
         if has_room {
             held.recent.push_oldest(key, sources, held.capacity);
@@ -301,7 +301,7 @@ impl Holders {
 
     /// Reads what adding these blocks will read and write, and does nothing else: what is read of several comes from
     /// memory at the same time, and the changes, one after the other, need not wait for it.
-    fn read_ahead(&self, held: &Held, hashes: &[u64]) {
+    fn read_ahead(&self, held: &HolderState, hashes: &[u64]) {
         if hashes.len() < 2 || self.bytes() < AHEAD_FROM {
             return;
         }
@@ -392,9 +392,9 @@ impl Holders {
                 slot: Arc::clone(slot),
                 number,
                 identity: Arc::clone(endpoint.identity()),
-                held: Mutex::new(Held {
-                    recent: Recent::default(),
-                    capacity: self.limits.capacity.min(Recent::MAX),
+                held: Mutex::new(HolderState {
+                    recent: LruList::default(),
+                    capacity: self.limits.capacity.min(LruList::MAX),
                     decided: false,
                     dropped: false,
                 }),
@@ -412,7 +412,7 @@ impl Holders {
     }
 
     /// Drops an endpoint's oldest block.
-    fn evict(&self, holder: &Holder, recent: &mut Recent) -> bool {
+    fn evict(&self, holder: &Holder, recent: &mut LruList) -> bool {
         let evicted = self.remove_oldest(holder, recent);
         if evicted {
             self.left(holder, recent, 1);
@@ -421,7 +421,7 @@ impl Holders {
     }
 
     /// Drops an endpoint's oldest block, whose entry is still counted.
-    fn remove_oldest(&self, holder: &Holder, recent: &mut Recent) -> bool {
+    fn remove_oldest(&self, holder: &Holder, recent: &mut LruList) -> bool {
         let oldest = recent.pop();
         oldest.inspect(|key| self.shards.remove(*key, holder.number)).is_some()
     }
@@ -451,7 +451,7 @@ impl Holders {
     }
 
     /// Entries are gone from a holder, which has `recent` now.
-    fn left(&self, holder: &Holder, recent: &Recent, gone: usize) {
+    fn left(&self, holder: &Holder, recent: &LruList, gone: usize) {
         self.entries.fetch_sub(gone, Relaxed);
         holder.len.store(recent.len(), Relaxed);
     }

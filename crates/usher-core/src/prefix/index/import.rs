@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::endpoints::Endpoint;
 
-use super::held::{Held, OriginId};
+use super::endpoint_blocks::{EndpointBlocks, OriginId};
 use super::holders::{AT_ONCE, Holders, Sources};
 use super::key::Key;
-use super::recent::{OTHERS, PUBLISHED, RESTORED};
+use super::lru::{OTHERS, PUBLISHED, RESTORED};
 
 /// Other processes that reported.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Origins {
         &self,
         holders: &Holders,
         origin: OriginId,
-        held: &[(Arc<Endpoint>, Held)],
+        held: &[(Arc<Endpoint>, EndpointBlocks)],
         now_ms: u64,
         ttl: Duration,
     ) -> bool {
@@ -47,7 +47,7 @@ impl Origins {
         let Some(source) = source_of(&mut origins, origin, now_ms.saturating_add(ttl_ms)) else {
             return false;
         };
-        for (endpoint, Held { capacity, hashes, .. }) in held {
+        for (endpoint, EndpointBlocks { capacity, hashes, .. }) in held {
             let capacity = Some(*capacity as usize).filter(|capacity| *capacity > 0);
             // The stream has them.
             let sources = Sources { held: source | PUBLISHED, new: source | PUBLISHED };
@@ -100,7 +100,7 @@ fn source_of(origins: &mut HashMap<OriginId, Origin>, id: OriginId, expires_ms: 
 
 /// Adds blocks behind those that an endpoint holds, as far as there is room without evicting others.
 /// Returns whether there was.
-pub(super) fn restore(holders: &Holders, endpoint: &Endpoint, held: &Held) -> bool {
+pub(super) fn restore(holders: &Holders, endpoint: &Endpoint, held: &EndpointBlocks) -> bool {
     let mut first = true;
     for hashes in held.hashes.chunks(AT_ONCE) {
         let Some(holder) = holders.holder(endpoint) else { return true };

@@ -3,7 +3,7 @@
 use std::ops::{Add, AddAssign};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::recent::{OTHERS, OWN};
+use super::lru::{OTHERS, OWN};
 
 /// Leading blocks of prompts that their endpoints held, by how this process knew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,17 +1,17 @@
 //! Index of the blocks that endpoints hold.
 
 mod cells;
+mod endpoint_blocks;
 mod engine;
 mod export;
 mod find;
-mod held;
 mod holders;
 mod import;
 mod key;
 mod limits;
+mod lru;
 mod matched;
 mod place;
-mod recent;
 mod set;
 mod shard;
 mod shards;
@@ -30,11 +30,11 @@ use crate::endpoints::{Endpoint, Snapshot, View};
 use super::Blocks;
 
 use holders::{Holder, Holders, Sources};
-use recent::{OWN, PUBLISHED};
+use lru::{OWN, PUBLISHED};
 
+pub use endpoint_blocks::{EndpointBlocks, EndpointId, OriginId};
 pub use engine::{EngineIndex, EngineMatch, EngineStatus, TierWeights};
 pub use export::Export;
-pub use held::{EndpointId, Held, OriginId};
 pub use limits::Limits;
 pub use matched::Matched;
 pub use updates::Updates;
@@ -193,7 +193,7 @@ impl PrefixIndex {
 
     /// Blocks of the next endpoint of an export, the most recent first. A hash may differ from the one
     /// that was added; it stands for the same block.
-    pub fn export_next(&self, export: &mut Export) -> Option<Held> {
+    pub fn export_next(&self, export: &mut Export) -> Option<EndpointBlocks> {
         export.next(&self.holders)
     }
 
@@ -206,7 +206,7 @@ impl PrefixIndex {
     pub fn import(
         &self,
         origin: OriginId,
-        held: &[(Arc<Endpoint>, Held)],
+        held: &[(Arc<Endpoint>, EndpointBlocks)],
         now_ms: u64,
         ttl: Duration,
     ) -> bool {
@@ -215,7 +215,7 @@ impl PrefixIndex {
 
     /// Takes what was published earlier than all that an endpoint holds: its blocks become the oldest ones,
     /// and those that are held stay where they are. It evicts nothing. Returns `false` if not all found room.
-    pub fn restore(&self, endpoint: &Endpoint, held: &Held) -> bool {
+    pub fn restore(&self, endpoint: &Endpoint, held: &EndpointBlocks) -> bool {
         import::restore(&self.holders, endpoint, held)
     }
 

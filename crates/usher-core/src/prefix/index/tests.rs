@@ -132,8 +132,8 @@ impl Reference {
             let listed = self.listed.entry(slot).or_insert_with(new);
             let has_room = listed.blocks.len() < listed.capacity && entries < most;
             match listed.blocks.iter_mut().find(|(held, _)| held == hash) {
-                Some((_, sources)) => *sources |= recent::RESTORED,
-                None if has_room => listed.blocks.push((*hash, recent::RESTORED)),
+                Some((_, sources)) => *sources |= lru::RESTORED,
+                None if has_room => listed.blocks.push((*hash, lru::RESTORED)),
                 None => return,
             }
         }
@@ -172,7 +172,7 @@ impl Reference {
         let blocks = self.listed.values_mut().flat_map(|listed| &mut listed.blocks);
         for (_, had) in blocks.filter(|(_, had)| had & sources != 0) {
             *had &= !sources;
-            *had |= if *had & !PUBLISHED == 0 { recent::RESTORED } else { 0 };
+            *had |= if *had & !PUBLISHED == 0 { lru::RESTORED } else { 0 };
         }
     }
 }
@@ -323,7 +323,7 @@ proptest! {
                 Step::Import(name, report, ttl) => {
                     let known = |(name, hashes): &(u32, Vec<u64>)| {
                         let endpoint = pool.endpoint(*name)?;
-                        let held = Held { endpoint: EndpointId::of(endpoint), capacity: 0, hashes: hashes.clone() };
+                        let held = EndpointBlocks { endpoint: EndpointId::of(endpoint), capacity: 0, hashes: hashes.clone() };
                         Some((Arc::clone(endpoint), held))
                     };
                     let held: Vec<_> = report.iter().filter_map(known).collect();
@@ -336,7 +336,7 @@ proptest! {
                 }
                 Step::Restore(name, hashes) => {
                     let Some(endpoint) = pool.endpoint(name) else { continue };
-                    let held = Held { endpoint: EndpointId::of(endpoint), capacity: 0, hashes };
+                    let held = EndpointBlocks { endpoint: EndpointId::of(endpoint), capacity: 0, hashes };
                     index.restore(endpoint, &held);
                     reference.restore(endpoint, &held.hashes);
                 }
@@ -346,7 +346,7 @@ proptest! {
                     reference.updates.drain(..over);
                     let updates: Vec<_> = reference.updates.drain(..max.min(reference.updates.len())).collect();
                     prop_assert!(taken.dropped >= over as u64);
-                    for Held { endpoint, hashes, .. } in &taken.held {
+                    for EndpointBlocks { endpoint, hashes, .. } in &taken.held {
                         let of_endpoint = updates.iter().filter(|(of, _)| of == endpoint).map(|(_, hash)| *hash);
                         prop_assert_eq!(&of_endpoint.collect::<Vec<_>>(), hashes);
                     }

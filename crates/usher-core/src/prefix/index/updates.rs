@@ -4,13 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::held::{EndpointId, Held};
+use super::endpoint_blocks::{EndpointBlocks, EndpointId};
 
 /// Blocks to publish, taken from the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Updates {
     /// Blocks, one item per endpoint, what was added first in front.
-    pub held: Vec<Held>,
+    pub held: Vec<EndpointBlocks>,
     /// Blocks that were dropped since the last time, because the queue was full.
     pub dropped: u64,
 }
@@ -188,7 +188,7 @@ impl UpdateQueue {
                     held.hashes.extend_from_slice(these);
                     held.capacity = capacity;
                 }
-                None => taken.held.push(Held { endpoint, capacity, hashes: these.to_vec() }),
+                None => taken.held.push(EndpointBlocks { endpoint, capacity, hashes: these.to_vec() }),
             }
         }
         taken

@@ -17,7 +17,7 @@ use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::fingerprint::Fingerprint;
-use crate::prefix::index::{EndpointId, Held, OriginId};
+use crate::prefix::index::{EndpointBlocks, EndpointId, OriginId};
 
 /// Published blocks, checked and not yet copied.
 #[derive(Clone, Copy, Debug)]
@@ -106,24 +106,24 @@ impl<'a> Batch<'a> {
     }
 
     /// The blocks of each endpoint.
-    pub fn held(&self) -> impl Iterator<Item = Held> + use<'a> {
+    pub fn held(&self) -> impl Iterator<Item = EndpointBlocks> + use<'a> {
         let mut rest = self.hashes;
         self.runs.iter().map(move |run| {
             let (endpoint, capacity, count) = fields(run);
             let (these, behind) = rest.split_at_checked(count.into()).unwrap_or((rest, &[]));
             rest = behind;
             let hashes = these.iter().map(|hash| u64::from_le_bytes(*hash)).collect();
-            Held { endpoint, capacity, hashes }
+            EndpointBlocks { endpoint, capacity, hashes }
         })
     }
 }
 
 /// Writes as many blocks as a batch takes, from the first on, and takes them away. The end of a run that does not fit is
 /// written before its beginning, which then is more recent, as in the cache of an engine.
-pub fn encode(fingerprint: Fingerprint, origin: OriginId, held: &mut VecDeque<Held>) -> Vec<u8> {
+pub fn encode(fingerprint: Fingerprint, origin: OriginId, held: &mut VecDeque<EndpointBlocks>) -> Vec<u8> {
     let (mut runs, mut hashes) = (Vec::new(), Vec::new());
     let mut left = ROOM;
-    while let Some(Held { endpoint, capacity, hashes: these }) = held.front_mut() {
+    while let Some(EndpointBlocks { endpoint, capacity, hashes: these }) = held.front_mut() {
         let fits = fits(left);
         let all = these.len() <= fits;
         let now = these.split_off(these.len().saturating_sub(fits));

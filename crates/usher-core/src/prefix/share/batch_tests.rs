@@ -7,12 +7,12 @@ use super::*;
 const FINGERPRINT: Fingerprint = Fingerprint(0x0807_0605_0403_0201);
 const ORIGIN: OriginId = OriginId(*b"0123456789abcdef");
 
-fn held(endpoint: u64, hashes: impl IntoIterator<Item = u64>) -> Held {
-    Held { endpoint: EndpointId(endpoint), capacity: 31_250, hashes: hashes.into_iter().collect() }
+fn held(endpoint: u64, hashes: impl IntoIterator<Item = u64>) -> EndpointBlocks {
+    EndpointBlocks { endpoint: EndpointId(endpoint), capacity: 31_250, hashes: hashes.into_iter().collect() }
 }
 
 /// All batches of these blocks.
-fn batches(held: Vec<Held>) -> Vec<Vec<u8>> {
+fn batches(held: Vec<EndpointBlocks>) -> Vec<Vec<u8>> {
     let mut held = VecDeque::from(held);
     let mut batches = vec![encode(FINGERPRINT, ORIGIN, &mut held)];
     while !held.is_empty() {
@@ -43,7 +43,7 @@ fn a_batch_is_read_from_bytes_written_by_hand() {
     assert_eq!((batch.fingerprint(), batch.origin(), batch.blocks()), (FINGERPRINT, ORIGIN, 3));
     let mut published = vec![
         held(7, [1, 2]),
-        Held { capacity: u32::MAX, ..held(0x0100_0000_0000_0009, [0xf000_0000_0000_0003]) },
+        EndpointBlocks { capacity: u32::MAX, ..held(0x0100_0000_0000_0009, [0xf000_0000_0000_0003]) },
     ];
     assert_eq!(batches(published.clone()).as_slice(), std::slice::from_ref(&bytes));
     published[1].capacity = 0x00ff_ffff;
@@ -82,7 +82,7 @@ fn the_end_of_a_run_that_does_not_fit_comes_first() {
     let all: Vec<u64> = (0..10_000).collect();
     let batches = batches(vec![held(1, [5]), held(2, all.clone())]);
     let runs = |bytes: &Vec<u8>| Batch::parse(bytes).unwrap().held().collect::<Vec<_>>();
-    let published: Vec<Vec<Held>> = batches.iter().map(runs).collect();
+    let published: Vec<Vec<EndpointBlocks>> = batches.iter().map(runs).collect();
     let split = all.len() - published[0][1].hashes.len();
     assert_eq!(
         published,
@@ -91,9 +91,10 @@ fn the_end_of_a_run_that_does_not_fit_comes_first() {
     assert_eq!(batches[0].len().div_ceil(8) * 8, Batch::MAX_BYTES);
 }
 
-fn runs() -> impl Strategy<Value = Vec<Held>> {
-    let run = (0..40u64, any::<u32>(), prop::collection::vec(any::<u64>(), 0..2000))
-        .prop_map(|(endpoint, capacity, hashes)| Held { capacity: capacity >> 8, ..held(endpoint, hashes) });
+fn runs() -> impl Strategy<Value = Vec<EndpointBlocks>> {
+    let run = (0..40u64, any::<u32>(), prop::collection::vec(any::<u64>(), 0..2000)).prop_map(
+        |(endpoint, capacity, hashes)| EndpointBlocks { capacity: capacity >> 8, ..held(endpoint, hashes) },
+    );
     prop::collection::vec(run, 0..12)
 }
 
@@ -146,7 +147,7 @@ proptest! {
         let _ = Batch::parse(&body);
         let bytes = checked(&body);
         if let Ok(batch) = Batch::parse(&bytes) {
-            let published: Vec<Held> = batch.held().collect();
+            let published: Vec<EndpointBlocks> = batch.held().collect();
             let blocks: usize = published.iter().map(|held| held.hashes.len()).sum();
             prop_assert_eq!(blocks, batch.blocks());
             prop_assert!(blocks * 8 + published.len() * 13 + 35 == bytes.len());

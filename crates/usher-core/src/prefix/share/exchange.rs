@@ -12,8 +12,8 @@ use super::publisher::{Publisher, PublisherConfig, PublisherCounts};
 use super::waiting::{Waiting, WaitingBlocks};
 use crate::endpoints::{Endpoint, Snapshot};
 use crate::memory::{Budget, Kind, Reservation};
-use crate::prefix::adder::Adder;
-use crate::prefix::index::{EndpointId, Held, Matched, OriginId};
+use crate::prefix::index::{EndpointBlocks, EndpointId, Matched, OriginId};
+use crate::prefix::index_writer::IndexWriter;
 
 /// Result of reading an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub struct Exchange {
 #[derive(Debug)]
 struct Member {
     fingerprint: Fingerprint,
-    adder: Arc<Adder>,
+    writer: Arc<IndexWriter>,
     publisher: Publisher,
 }
 
@@ -108,27 +108,27 @@ impl Exchange {
 
     /// Has these indexes take part, and no others: those of the producers of a configuration. One that comes publishes all that
     /// it holds. Returns whether one came: the stream has to be read from its end for it.
-    pub fn set_members(&mut self, members: &[(Fingerprint, Arc<Adder>)], now_ms: u64) -> bool {
+    pub fn set_members(&mut self, members: &[(Fingerprint, Arc<IndexWriter>)], now_ms: u64) -> bool {
         let mut before = std::mem::take(&mut self.members);
         let mut is_new = false;
-        for (fingerprint, adder) in members {
+        for (fingerprint, writer) in members {
             let is_same =
-                |member: &Member| member.fingerprint == *fingerprint && Arc::ptr_eq(&member.adder, adder);
+                |member: &Member| member.fingerprint == *fingerprint && Arc::ptr_eq(&member.writer, writer);
             let member = match before.iter().position(is_same) {
                 Some(at) => before.swap_remove(at),
                 None => {
                     is_new = true;
                     let ids = (*fingerprint, self.origin);
-                    let publisher = Publisher::start(adder.index(), ids, self.publisher_config, now_ms);
-                    Member { fingerprint: *fingerprint, adder: Arc::clone(adder), publisher }
+                    let publisher = Publisher::start(writer.index(), ids, self.publisher_config, now_ms);
+                    Member { fingerprint: *fingerprint, writer: Arc::clone(writer), publisher }
                 }
             };
             self.members.push(member);
         }
         for gone in before {
             self.counts_before = self.counts_before + gone.publisher.counts();
-            if !self.members.iter().any(|member| Arc::ptr_eq(&member.adder, &gone.adder)) {
-                gone.adder.index().keep_updates(0);
+            if !self.members.iter().any(|member| Arc::ptr_eq(&member.writer, &gone.writer)) {
+                gone.writer.index().keep_updates(0);
             }
         }
         is_new
@@ -154,14 +154,14 @@ impl Exchange {
             }
         }
         self.counts.unknown += self.waiting.expire(now_ms) as u64;
-        self.members.iter().for_each(|member| self.matched += member.adder.index().take_matched());
+        self.members.iter().for_each(|member| self.matched += member.writer.index().take_matched());
         self.count_memory();
     }
 
     /// The next batch to be added to the stream. Asked again until there is none, then again some 20 ms later, but not
     /// before the last one was added.
     pub fn poll(&mut self, now_ms: u64) -> Option<Vec<u8>> {
-        let poll = |member: &mut Member| member.publisher.poll(member.adder.index(), now_ms);
+        let poll = |member: &mut Member| member.publisher.poll(member.writer.index(), now_ms);
         let batch = self.members.iter_mut().find_map(poll);
         self.count_memory();
         batch
@@ -170,13 +170,13 @@ impl Exchange {
     /// Publishes everything again: the stream was lost.
     pub fn publish_all(&mut self) {
         self.bound.clear();
-        self.members.iter_mut().for_each(|member| member.publisher.publish_all(member.adder.index()));
+        self.members.iter_mut().for_each(|member| member.publisher.publish_all(member.writer.index()));
     }
 
     /// Reads a new entry of the stream.
     pub fn receive(&mut self, id: EntryId, payload: &[u8], now_ms: u64) -> Received {
         self.bound.entry(id, payload.len());
-        self.members.iter_mut().for_each(|member| member.publisher.seen(payload.len() as u64));
+        self.members.iter_mut().for_each(|member| member.publisher.count_entry(payload.len() as u64));
         let (batch, at) = match self.read(payload) {
             Ok(read) => read,
             Err(received) => return received,
@@ -188,7 +188,7 @@ impl Exchange {
     }
 
     /// Begins to read the stream from its end, whatever it was like before.
-    pub(super) fn read_anew(&mut self) {
+    pub(super) fn restart_reading(&mut self) {
         self.bound.clear();
     }
 
@@ -258,7 +258,7 @@ impl Exchange {
         batch: &Batch<'_>,
         origin: Option<OriginId>,
         now_ms: u64,
-    ) -> Vec<(Arc<Endpoint>, Held)> {
+    ) -> Vec<(Arc<Endpoint>, EndpointBlocks)> {
         let mut known = Vec::new();
         for held in batch.held() {
             match self.endpoints.get(&held.endpoint) {
@@ -273,20 +273,26 @@ impl Exchange {
         known
     }
 
-    fn import(&mut self, at: usize, origin: OriginId, known: &[(Arc<Endpoint>, Held)], now_ms: u64) {
+    fn import(
+        &mut self,
+        at: usize,
+        origin: OriginId,
+        known: &[(Arc<Endpoint>, EndpointBlocks)],
+        now_ms: u64,
+    ) {
         let (ttl, blocks) = (self.ttl, blocks(known));
-        let adder = &self.members[at].adder;
-        match adder.import(blocks, |index| index.import(origin, known, now_ms, ttl)) {
+        let writer = &self.members[at].writer;
+        match writer.import(blocks, |index| index.import(origin, known, now_ms, ttl)) {
             true => self.counts.imported += blocks as u64,
             false => self.counts.refused += blocks as u64,
         }
     }
 
     /// Returns `false` if not all found room.
-    fn restore_known(&mut self, at: usize, known: &[(Arc<Endpoint>, Held)]) -> bool {
+    fn restore_known(&mut self, at: usize, known: &[(Arc<Endpoint>, EndpointBlocks)]) -> bool {
         let blocks = blocks(known);
         self.counts.restored += blocks as u64;
-        self.members[at].adder.import(blocks, |index| {
+        self.members[at].writer.import(blocks, |index| {
             known.iter().fold(true, |all, (endpoint, held)| index.restore(endpoint, held) && all)
         })
     }
@@ -295,7 +301,7 @@ impl Exchange {
     fn is_full(&self) -> bool {
         self.members
             .iter()
-            .map(|member| member.adder.index())
+            .map(|member| member.writer.index())
             .all(|index| !index.has_room() || self.endpoints.values().all(|endpoint| index.is_full(endpoint)))
     }
 
@@ -308,11 +314,11 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.members.iter().for_each(|member| member.adder.index().keep_updates(0));
+        self.members.iter().for_each(|member| member.writer.index().keep_updates(0));
     }
 }
 
-fn blocks(held: &[(Arc<Endpoint>, Held)]) -> usize {
+fn blocks(held: &[(Arc<Endpoint>, EndpointBlocks)]) -> usize {
     held.iter().map(|(_, held)| held.hashes.len()).sum()
 }
 

@@ -19,7 +19,7 @@ fn pool(names: &[&str]) -> Arc<Snapshot> {
 struct Replica {
     exchange: Exchange,
     index: Arc<PrefixIndex>,
-    adder: Arc<Adder>,
+    writer: Arc<IndexWriter>,
     snapshot: Arc<Snapshot>,
 }
 
@@ -30,11 +30,11 @@ impl Replica {
 
     fn of(number: u8, snapshot: &Arc<Snapshot>, budget: &Arc<Budget>, limits: Limits) -> Self {
         let index = Arc::new(PrefixIndex::new(limits));
-        let adder = Arc::new(Adder::inline(Arc::clone(&index), Arc::clone(budget)));
+        let writer = Arc::new(IndexWriter::inline(Arc::clone(&index), Arc::clone(budget)));
         let mut exchange = Exchange::new(OriginId([number; 16]), Exchange::TTL, 1 << 20, budget);
-        assert!(exchange.set_members(&[(FINGERPRINT, Arc::clone(&adder))], 0));
+        assert!(exchange.set_members(&[(FINGERPRINT, Arc::clone(&writer))], 0));
         exchange.discover(snapshot, 0);
-        Self { exchange, index, adder, snapshot: Arc::clone(snapshot) }
+        Self { exchange, index, writer, snapshot: Arc::clone(snapshot) }
     }
 
     fn add(&self, endpoint: usize, hashes: &[u64]) {
@@ -80,8 +80,8 @@ fn unreadable_entries_are_counted_and_logged_once() {
     let (pool, budget) = (pool(&["a"]), Arc::default());
     let [mut first, mut second] = [1, 2].map(|number| Replica::new(number, &pool, &budget));
     let others = Fingerprint(8);
-    let adder = Arc::clone(&first.adder);
-    assert!(first.exchange.set_members(&[(others, adder)], 0));
+    let writer = Arc::clone(&first.writer);
+    assert!(first.exchange.set_members(&[(others, writer)], 0));
     first.add(0, &[1]);
     let mut batch = first.poll(100).remove(0);
     let foreign = |first| Received::Foreign { fingerprint: others, first };
@@ -201,7 +201,7 @@ fn indexes_of_producers_that_are_gone_keep_nothing_for_others() {
     let mut replica = Replica::new(1, &pool, &budget);
     replica.add(0, &[1]);
     assert_eq!(replica.index.pending_updates(), 1);
-    let same = [(FINGERPRINT, Arc::clone(&replica.adder))];
+    let same = [(FINGERPRINT, Arc::clone(&replica.writer))];
     assert!(!replica.exchange.set_members(&same, 0));
     assert_eq!(replica.index.pending_updates(), 1);
     assert!(!replica.exchange.set_members(&[], 0));

@@ -12,7 +12,7 @@ use super::fingerprint::Fingerprint;
 use super::{EntryId, Exchange, Received, WarmUp};
 use crate::endpoints::{EndpointSpec, Snapshot, Store};
 use crate::memory::Budget;
-use crate::prefix::{Adder, Blocks, Limits, OriginId, PrefixIndex};
+use crate::prefix::{Blocks, IndexWriter, Limits, OriginId, PrefixIndex};
 
 const FINGERPRINT: Fingerprint = Fingerprint(7);
 const TTL: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ fn step(restarts: u32) -> impl Strategy<Value = Step> {
 struct Replica {
     exchange: Exchange,
     index: Arc<PrefixIndex>,
-    adder: Arc<Adder>,
+    writer: Arc<IndexWriter>,
     /// Positions of entries that it has still to read.
     unread: Vec<usize>,
     /// Blocks that it sent to each pod.
@@ -117,22 +117,22 @@ impl World {
     fn start(&mut self) -> Replica {
         self.lives += 1;
         let (index, budget) = (Arc::new(PrefixIndex::new(self.limits)), Arc::<Budget>::default());
-        let adder = Arc::new(Adder::inline(Arc::clone(&index), Arc::clone(&budget)));
+        let writer = Arc::new(IndexWriter::inline(Arc::clone(&index), Arc::clone(&budget)));
         let mut exchange = Exchange::new(OriginId([self.lives; 16]), TTL, 1 << 20, &budget);
-        exchange.set_members(&[(FINGERPRINT, Arc::clone(&adder))], self.now_ms);
+        exchange.set_members(&[(FINGERPRINT, Arc::clone(&writer))], self.now_ms);
         exchange.discover(&self.snapshot, self.now_ms);
         let mut warm_up = WarmUp::default();
         let entries = self.stream.iter().enumerate().rev().map(|(at, batch)| (id(at), batch.as_slice()));
         warm_up.page(&mut exchange, entries, self.now_ms);
-        Replica { exchange, index, adder, unread: Vec::new(), sent: BTreeMap::new() }
+        Replica { exchange, index, writer, unread: Vec::new(), sent: BTreeMap::new() }
     }
 
     fn wait(&mut self, ms: u64) {
         self.now_ms += ms;
         for at in 0..REPLICAS {
-            let Replica { exchange, adder, .. } = &mut self.replicas[at];
+            let Replica { exchange, writer, .. } = &mut self.replicas[at];
             exchange.discover(&self.snapshot, self.now_ms);
-            adder.sweep(&self.snapshot, self.now_ms);
+            writer.sweep(&self.snapshot, self.now_ms);
             while let Some(batch) = self.replicas[at].exchange.poll(self.now_ms) {
                 self.replicas.iter_mut().for_each(|replica| replica.unread.push(self.stream.len()));
                 self.stream.push(batch);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::batch::{self, Batch};
 use super::fingerprint::Fingerprint;
-use crate::prefix::index::{Export, Held, OriginId, PrefixIndex};
+use crate::prefix::index::{EndpointBlocks, Export, OriginId, PrefixIndex};
 
 /// Limits and intervals of a [`Publisher`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,12 +63,12 @@ pub struct Publisher {
     origin: OriginId,
     config: PublisherConfig,
     /// Blocks that were taken from the index and are in no batch yet; little more than a batch.
-    ready: VecDeque<Held>,
+    ready: VecDeque<EndpointBlocks>,
     export: Option<Export>,
     /// Another one follows: what was lost meanwhile may be of endpoints that this one is past.
     export_again: bool,
     /// Blocks of one endpoint that the export has still to publish, the most recent first.
-    exporting: Option<Held>,
+    exporting: Option<EndpointBlocks>,
     /// Batches of the export that may still be made in this interval.
     export_batches: usize,
     /// End of the interval.
@@ -128,7 +128,7 @@ impl Publisher {
     }
 
     /// Counts an entry that came into the stream, whoever wrote it.
-    pub fn seen(&mut self, bytes: u64) {
+    pub fn count_entry(&mut self, bytes: u64) {
         self.stream_moved += bytes;
     }
 
@@ -160,7 +160,7 @@ impl Publisher {
     /// Bytes that are held beside the index.
     pub fn bytes(&self) -> usize {
         let held = self.ready.iter().chain(&self.exporting);
-        held.map(|held| size_of::<Held>() + held.hashes.capacity() * size_of::<u64>()).sum()
+        held.map(|held| size_of::<EndpointBlocks>() + held.hashes.capacity() * size_of::<u64>()).sum()
     }
 
     fn begin_export(&mut self, index: &PrefixIndex) {
@@ -179,7 +179,8 @@ impl Publisher {
     }
 
     fn batch(&mut self, now_ms: u64) -> Vec<u8> {
-        let blocks = |ready: &VecDeque<Held>| ready.iter().map(|held| held.hashes.len() as u64).sum::<u64>();
+        let blocks =
+            |ready: &VecDeque<EndpointBlocks>| ready.iter().map(|held| held.hashes.len() as u64).sum::<u64>();
         let before = blocks(&self.ready);
         let bytes = batch::encode(self.fingerprint, self.origin, &mut self.ready);
         self.counts.batches += 1;
@@ -205,7 +206,7 @@ impl Publisher {
             };
             let hashes = held.hashes.split_off(held.hashes.len().saturating_sub(batch::fits(room)));
             room -= batch::size(hashes.len());
-            self.ready.push_back(Held { hashes, ..held });
+            self.ready.push_back(EndpointBlocks { hashes, ..held });
             if !held.hashes.is_empty() {
                 self.exporting = Some(held);
             }

@@ -132,7 +132,8 @@ fn an_export_is_at_most_half_of_the_stream_and_has_the_newest() {
     for now_ms in (0..1000).step_by(100) {
         batches.extend(std::iter::from_fn(|| publisher.poll(&index, now_ms)));
     }
-    let held: Vec<Held> = batches.iter().flat_map(|bytes| Batch::parse(bytes).unwrap().held()).collect();
+    let held: Vec<EndpointBlocks> =
+        batches.iter().flat_map(|bytes| Batch::parse(bytes).unwrap().held()).collect();
     let hashes: Vec<u64> = held.iter().flat_map(|held| held.hashes.iter().copied()).collect();
     assert_eq!(hashes.len(), 10_000);
     // What comes later counts as more recent.
@@ -156,7 +157,7 @@ fn blocks_in_use_are_republished_before_trimming() {
     assert_eq!(due(&mut publisher, &index, 0), [40]);
     // All is new once.
     let mut used = |now_ms: u64, seen: u64| {
-        publisher.seen(seen);
+        publisher.count_entry(seen);
         due(&mut publisher, &index, now_ms);
         add(&index, a, &blocks(1, 10));
         index.pending_updates()

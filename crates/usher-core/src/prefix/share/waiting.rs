@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::fingerprint::Fingerprint;
-use crate::prefix::index::{Held, OriginId};
+use crate::prefix::index::{EndpointBlocks, OriginId};
 
 /// Blocks that wait for their endpoint: another replica may see a new pod some moments earlier.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct WaitingBlocks {
     pub(super) fingerprint: Fingerprint,
     /// `None` for what was read at the start.
     pub(super) origin: Option<OriginId>,
-    pub(super) held: Held,
+    pub(super) held: EndpointBlocks,
     pub(super) since_ms: u64,
 }
 
@@ -45,7 +45,7 @@ impl Waiting {
     }
 
     /// Takes out those whose endpoint is known by now.
-    pub(super) fn take(&mut self, is_known: impl Fn(&Held) -> bool) -> Vec<WaitingBlocks> {
+    pub(super) fn take(&mut self, is_known: impl Fn(&EndpointBlocks) -> bool) -> Vec<WaitingBlocks> {
         let (found, rest) =
             std::mem::take(&mut self.queue).into_iter().partition(|waiting| is_known(&waiting.held));
         self.queue = VecDeque::from_iter::<Vec<WaitingBlocks>>(rest);

@@ -25,7 +25,7 @@ impl WarmUp {
     ) {
         let before = self.oldest;
         if before.is_none() {
-            exchange.read_anew();
+            exchange.restart_reading();
         }
         for (id, payload) in entries {
             self.newest = self.newest.or(Some(id));

@@ -10,7 +10,7 @@ use super::*;
 use crate::endpoints::{EndpointSpec, Snapshot, Store};
 use crate::memory::Budget;
 use crate::prefix::share::Fingerprint;
-use crate::prefix::{Adder, Blocks, Limits, OriginId, PrefixIndex};
+use crate::prefix::{Blocks, IndexWriter, Limits, OriginId, PrefixIndex};
 
 const ENDPOINTS: u16 = 4;
 /// Blocks that an endpoint holds.
@@ -66,9 +66,9 @@ struct Replica {
 impl Replica {
     fn new(number: u8, snapshot: &Arc<Snapshot>, now_ms: u64) -> Self {
         let (index, budget) = (Arc::new(PrefixIndex::new(Limits::default())), Arc::default());
-        let adder = Arc::new(Adder::inline(Arc::clone(&index), Arc::<Budget>::clone(&budget)));
+        let writer = Arc::new(IndexWriter::inline(Arc::clone(&index), Arc::<Budget>::clone(&budget)));
         let mut exchange = Exchange::new(OriginId([number; 16]), Exchange::TTL, STREAM, &budget);
-        exchange.set_members(&[(Fingerprint(7), adder)], now_ms);
+        exchange.set_members(&[(Fingerprint(7), writer)], now_ms);
         exchange.discover(snapshot, now_ms);
         Self { exchange, index }
     }

@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use usher_core::endpoints::{Endpoint, Snapshot};
 use usher_core::memory::Budget;
 use usher_core::prefix::share::Fingerprint;
-use usher_core::prefix::{Adder, Blocks, Limits, PrefixIndex};
+use usher_core::prefix::{Blocks, IndexWriter, Limits, PrefixIndex};
 use usher_plugin::Persistent;
 
 use super::capacity::Capacities;
 
-/// The index of prefixes, the adder that fills it, and the learned capacities.
+/// The index of prefixes, the writer that fills it, and the learned capacities.
 #[derive(Debug)]
 pub struct PrefixCaches {
     index: Arc<PrefixIndex>,
-    adder: Arc<Adder>,
+    writer: Arc<IndexWriter>,
     capacities: Capacities,
     /// Fingerprint of the blocks that the latest configuration has hashed.
     // Taken while a configuration is built, and by who shares with other replicas.
@@ -39,7 +39,7 @@ impl PrefixCaches {
     /// `io::Error` if the system can't start another thread.
     pub fn start(limits: Limits) -> io::Result<Self> {
         let index = Arc::new(PrefixIndex::new(limits));
-        Ok(Self::new(Adder::start(Arc::clone(&index))?, index, MOST_KEPT))
+        Ok(Self::new(IndexWriter::start(Arc::clone(&index))?, index, MOST_KEPT))
     }
 
     /// An empty index that counts against a memory budget, within its share of that.
@@ -48,20 +48,20 @@ impl PrefixCaches {
     /// `io::Error` if the system can't start another thread.
     pub fn start_within(budget: &Arc<Budget>) -> io::Result<Self> {
         let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share(budget))));
-        let adder = Adder::start_within(Arc::clone(&index), Arc::clone(budget))?;
-        Ok(Self::new(adder, index, most_kept(budget)))
+        let writer = IndexWriter::start_within(Arc::clone(&index), Arc::clone(budget))?;
+        Ok(Self::new(writer, index, most_kept(budget)))
     }
 
-    /// Caches without a thread, for simulations; see [`Adder::inline`].
+    /// Caches without a thread, for simulations; see [`IndexWriter::inline`].
     pub fn inline(budget: &Arc<Budget>) -> Self {
         let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share(budget))));
-        let adder = Adder::inline(Arc::clone(&index), Arc::clone(budget));
-        Self::new(adder, index, most_kept(budget))
+        let writer = IndexWriter::inline(Arc::clone(&index), Arc::clone(budget));
+        Self::new(writer, index, most_kept(budget))
     }
 
-    fn new(adder: Adder, index: Arc<PrefixIndex>, most_kept: usize) -> Self {
+    fn new(writer: IndexWriter, index: Arc<PrefixIndex>, most_kept: usize) -> Self {
         Self {
-            adder: Arc::new(adder),
+            writer: Arc::new(writer),
             index,
             capacities: Capacities::default(),
             fingerprint: Mutex::default(),
@@ -75,11 +75,11 @@ impl PrefixCaches {
         *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner) = Some(fingerprint);
     }
 
-    /// Fingerprint of the blocks and adder of the index, for an exchange with other replicas. `None` before a producer
+    /// Fingerprint of the blocks and writer of the index, for an exchange with other replicas. `None` before a producer
     /// uses it.
-    pub fn shared(&self) -> Option<(Fingerprint, Arc<Adder>)> {
+    pub fn shared(&self) -> Option<(Fingerprint, Arc<IndexWriter>)> {
         let fingerprint = *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner);
-        Some((fingerprint?, Arc::clone(&self.adder)))
+        Some((fingerprint?, Arc::clone(&self.writer)))
     }
 
     /// The index.
@@ -95,7 +95,7 @@ impl PrefixCaches {
     /// An endpoint that holds `capacity` blocks gets these. Never waits: they are found a
     /// moment later.
     pub fn learn(&self, endpoint: &Arc<Endpoint>, blocks: &Arc<Blocks>, capacity: usize) {
-        self.adder.push(Arc::clone(endpoint), Arc::clone(blocks), capacity);
+        self.writer.push(Arc::clone(endpoint), Arc::clone(blocks), capacity);
     }
 
     /// Keeps the blocks of a request under way. `None` where those of others take all the room:
@@ -109,12 +109,12 @@ impl PrefixCaches {
 
     /// Waits until everything that was learned before is found.
     pub fn flush(&self) {
-        self.adder.flush();
+        self.writer.flush();
     }
 
     /// Requests that were not learned, as too many waited.
     pub fn dropped(&self) -> u64 {
-        self.adder.counts().dropped
+        self.writer.counts().dropped
     }
 }
 
@@ -148,7 +148,7 @@ fn most_kept(budget: &Budget) -> usize {
 
 impl Persistent for PrefixCaches {
     fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
-        self.adder.sweep(snapshot, now_ms);
+        self.writer.sweep(snapshot, now_ms);
         self.capacities.sweep(snapshot);
         for endpoint in snapshot.endpoints() {
             endpoint.load().set_cached_blocks(self.index.held(endpoint) as u64);

@@ -39,7 +39,7 @@ proptest! {
     #[test]
     fn a_block_is_listed_behind_the_one_added_before_it(steps in steps(), room in 1..200usize) {
         // The most recent first; `next`: where the next block is added.
-        let (mut recent, mut list, mut next) = (Recent::default(), Vec::<(Key, u16)>::new(), 0);
+        let (mut recent, mut list, mut next) = (LruList::default(), Vec::<(Key, u16)>::new(), 0);
         for step in steps {
             match step {
                 Step::Add(block, sources) => {
@@ -81,7 +81,7 @@ proptest! {
                     let key = Key::of(u64::from(block));
                     let at = list.iter().position(|(held, _)| *held == key);
                     next = at.map_or(next, |at| at + 1);
-                    prop_assert_eq!(recent.go_on_behind(key), at.is_some());
+                    prop_assert_eq!(recent.continue_after(key), at.is_some());
                 }
                 Step::Retire(sources) => {
                     recent.retire(sources);
@@ -109,7 +109,7 @@ proptest! {
 
 #[test]
 fn list_grows_to_its_limit_and_shrinks_when_half_empty() {
-    let mut recent = Recent::default();
+    let mut recent = LruList::default();
     let room = 31_250;
     for block in 0..room as u64 {
         recent.push(Key::of(block), OWN, room);

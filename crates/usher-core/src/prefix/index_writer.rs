@@ -12,9 +12,9 @@ use crate::memory::{Budget, Kind, Reservation};
 
 use super::{Blocks, PrefixIndex};
 
-/// Counts of an [`Adder`]'s requests.
+/// Counts of an [`IndexWriter`]'s requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AdderCounts {
+pub struct IndexWriterCounts {
     /// Requests that were put into the queue.
     pub queued: u64,
     /// Requests that were dropped, because the queue was full.
@@ -23,10 +23,10 @@ pub struct AdderCounts {
 
 /// The queue in front of a [`PrefixIndex`], and the thread that empties it.
 ///
-/// The owner of the index starts one adder for it and keeps both for as long as the index should learn;
-/// both outlive a configuration. The thread is named `prefix-adder`; it ends when the adder is dropped,
+/// The owner of the index starts one writer for it and keeps both for as long as the index should learn;
+/// both outlive a configuration. The thread is named `prefix-writer`; it ends when the writer is dropped,
 /// after what is queued by then.
-pub struct Adder {
+pub struct IndexWriter {
     way: Way,
     index: Arc<PrefixIndex>,
     budget: Arc<Budget>,
@@ -42,11 +42,11 @@ const UNCOUNTED: usize = 4096;
 enum Way {
     Thread(SyncSender<Work>),
     // Held for one piece of work; nobody waits where nothing happens at the same time.
-    Caller(Mutex<Filler>),
+    Caller(Mutex<Worker>),
 }
 
-/// Fills an index.
-struct Filler {
+/// Carries out work on an index.
+struct Worker {
     index: Arc<PrefixIndex>,
     shared: Arc<Shared>,
     budget: Arc<Budget>,
@@ -80,7 +80,7 @@ enum Work {
     Flush(SyncSender<()>),
 }
 
-impl Adder {
+impl IndexWriter {
     /// Requests that wait at most.
     pub const MAX_REQUESTS: usize = 4096;
     /// Blocks that wait at most, over all requests: 8 MiB of hashes.
@@ -102,17 +102,17 @@ impl Adder {
     pub fn start_within(index: Arc<PrefixIndex>, budget: Arc<Budget>) -> io::Result<Self> {
         let (queue, work) = sync_channel(Self::MAX_REQUESTS);
         let shared = Arc::new(Shared::default());
-        let filler = Filler::new(Arc::clone(&index), Arc::clone(&shared), Arc::clone(&budget));
-        thread::Builder::new().name("prefix-adder".to_owned()).spawn(move || filler.drain(work))?;
+        let worker = Worker::new(Arc::clone(&index), Arc::clone(&shared), Arc::clone(&budget));
+        thread::Builder::new().name("prefix-writer".to_owned()).spawn(move || worker.drain(work))?;
         Ok(Self { way: Way::Thread(queue), index, budget, shared })
     }
 
-    /// An adder without a thread: whoever pushes adds, and needs no flush. For simulations,
+    /// A writer without a thread: whoever pushes adds, and needs no flush. For simulations,
     /// where changing threads takes longer than adding.
     pub fn inline(index: Arc<PrefixIndex>, budget: Arc<Budget>) -> Self {
         let shared = Arc::new(Shared::default());
-        let filler = Filler::new(Arc::clone(&index), Arc::clone(&shared), Arc::clone(&budget));
-        Self { way: Way::Caller(Mutex::new(filler)), index, budget, shared }
+        let worker = Worker::new(Arc::clone(&index), Arc::clone(&shared), Arc::clone(&budget));
+        Self { way: Way::Caller(Mutex::new(worker)), index, budget, shared }
     }
 
     /// An endpoint is sent these blocks, and its cache holds `capacity` of them. A few are added at
@@ -192,20 +192,23 @@ impl Adder {
                 }
                 is_queued
             }
-            Way::Caller(filler) => {
-                filler.lock().unwrap_or_else(PoisonError::into_inner).fill(work);
+            Way::Caller(worker) => {
+                worker.lock().unwrap_or_else(PoisonError::into_inner).fill(work);
                 true
             }
         }
     }
 
     /// Requests that were queued and dropped so far.
-    pub fn counts(&self) -> AdderCounts {
-        AdderCounts { queued: self.shared.queued.load(Relaxed), dropped: self.shared.dropped.load(Relaxed) }
+    pub fn counts(&self) -> IndexWriterCounts {
+        IndexWriterCounts {
+            queued: self.shared.queued.load(Relaxed),
+            dropped: self.shared.dropped.load(Relaxed),
+        }
     }
 }
 
-impl Filler {
+impl Worker {
     fn new(index: Arc<PrefixIndex>, shared: Arc<Shared>, budget: Arc<Budget>) -> Self {
         let held = Reservation::new(&budget, Kind::PrefixIndex);
         Self { index, shared, budget, held }
@@ -248,9 +251,9 @@ fn add(index: &PrefixIndex, budget: &Budget, endpoint: &Arc<Endpoint>, blocks: &
     blocks.prompts().for_each(|prompt| index.add(endpoint, prompt, capacity));
 }
 
-impl fmt::Debug for Adder {
+impl fmt::Debug for IndexWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Adder").field(&self.counts()).finish()
+        f.debug_tuple("IndexWriter").field(&self.counts()).finish()
     }
 }
 
@@ -275,21 +278,21 @@ mod tests {
     fn pushed_blocks_are_found_after_a_flush_until_swept() {
         let (store, snapshot) = pool(&["a", "b"]);
         let index = Arc::new(PrefixIndex::new(Limits::default()));
-        let adder = Adder::start(Arc::clone(&index)).unwrap();
+        let writer = IndexWriter::start(Arc::clone(&index)).unwrap();
         let b = &snapshot.endpoints()[1];
-        assert!(adder.push(Arc::clone(b), blocks(3), 100));
-        adder.flush();
+        assert!(writer.push(Arc::clone(b), blocks(3), 100));
+        writer.flush();
         let mut matched = Vec::new();
         index.find(&blocks(5), snapshot.all().view(), &mut matched);
         assert_eq!(matched, [0, 3]);
         store.replace(vec![b.spec().clone()]);
-        adder.sweep(&store.snapshot(), 1);
-        adder.flush();
+        writer.sweep(&store.snapshot(), 1);
+        writer.flush();
         assert_eq!(index.entries(), 3);
-        adder.sweep(&pool(&[]).1, 1);
-        adder.flush();
+        writer.sweep(&pool(&[]).1, 1);
+        writer.flush();
         assert_eq!(index.entries(), 0);
-        assert_eq!(adder.counts(), AdderCounts { queued: 1, dropped: 0 });
+        assert_eq!(writer.counts(), IndexWriterCounts { queued: 1, dropped: 0 });
     }
 
     #[test]
@@ -297,13 +300,13 @@ mod tests {
         let (_store, snapshot) = pool(&["a", "b"]);
         let budget = Arc::new(Budget::default());
         let index = Arc::new(PrefixIndex::new(Limits::default()));
-        let adder = Adder::start_within(Arc::clone(&index), Arc::clone(&budget)).unwrap();
+        let writer = IndexWriter::start_within(Arc::clone(&index), Arc::clone(&budget)).unwrap();
         for number in 0..2 * (UNCOUNTED / FEW) as u64 {
-            adder.flush();
+            writer.flush();
             let hashes =
                 (0..FEW as u64).map(|block| (number << 32 | block).wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let blocks = Arc::new(Blocks::from_prompts([hashes.collect::<Vec<_>>()]));
-            assert!(adder.push(Arc::clone(&snapshot.endpoints()[1]), Arc::clone(&blocks), 1 << 20));
+            assert!(writer.push(Arc::clone(&snapshot.endpoints()[1]), Arc::clone(&blocks), 1 << 20));
             let mut matched = Vec::new();
             index.find(&blocks, snapshot.all().view(), &mut matched);
             assert_eq!(matched, [0, FEW as u32]);
@@ -311,23 +314,23 @@ mod tests {
                 thread::yield_now();
             }
         }
-        adder.flush();
+        writer.flush();
         assert_eq!(budget.used(Kind::PrefixIndex), index.bytes() as u64);
     }
 
     #[test]
-    fn an_inline_adder_needs_no_flush() {
+    fn an_inline_writer_needs_no_flush() {
         let (_store, snapshot) = pool(&["a", "b"]);
         let index = Arc::new(PrefixIndex::new(Limits::default()));
-        let adder = Adder::inline(Arc::clone(&index), Arc::default());
-        assert!(adder.push(Arc::clone(&snapshot.endpoints()[1]), blocks(3), 100));
+        let writer = IndexWriter::inline(Arc::clone(&index), Arc::default());
+        assert!(writer.push(Arc::clone(&snapshot.endpoints()[1]), blocks(3), 100));
         let mut matched = Vec::new();
         index.find(&blocks(5), snapshot.all().view(), &mut matched);
         assert_eq!(matched, [0, 3]);
-        adder.sweep(&pool(&[]).1, 1);
+        writer.sweep(&pool(&[]).1, 1);
         assert_eq!(index.entries(), 0);
-        adder.flush();
-        assert_eq!(adder.counts(), AdderCounts { queued: 1, dropped: 0 });
+        writer.flush();
+        assert_eq!(writer.counts(), IndexWriterCounts { queued: 1, dropped: 0 });
     }
 
     #[test]
@@ -335,34 +338,34 @@ mod tests {
         let (_, snapshot) = pool(&["a", "b"]);
         let budget = Arc::new(Budget::new(400_000, 200_000));
         let index = Arc::new(PrefixIndex::new(Limits::of_bytes(1 << 20)));
-        let adder = Adder::start_within(Arc::clone(&index), Arc::clone(&budget)).unwrap();
+        let writer = IndexWriter::start_within(Arc::clone(&index), Arc::clone(&budget)).unwrap();
         let mut number = 0u64;
-        let mut add = |times: u64, adder: &Adder| {
+        let mut add = |times: u64, writer: &IndexWriter| {
             for _ in 0..times {
                 number += 1;
                 let hashes = (0..100)
                     .map(|block| (number << 32 | block).wrapping_mul(0x9e37_79b9_7f4a_7c15))
                     .collect::<Vec<u64>>();
                 let endpoint = &snapshot.endpoints()[number as usize % 2];
-                adder.push(Arc::clone(endpoint), Arc::new(Blocks::from_prompts([hashes])), 31_250);
+                writer.push(Arc::clone(endpoint), Arc::new(Blocks::from_prompts([hashes])), 31_250);
             }
-            adder.flush();
+            writer.flush();
             assert_eq!(budget.used(Kind::PrefixIndex), index.bytes() as u64);
         };
-        add(30, &adder);
+        add(30, &writer);
         let (entries, crowded) = (index.entries(), index.crowded_out());
         assert_eq!((entries, crowded), (3000, 0));
         // Bodies have taken the rest.
         let mut bodies = Reservation::new(&budget, Kind::Bodies);
         bodies.grow_to(400_000 - budget.used(Kind::PrefixIndex), || None).unwrap();
-        add(30, &adder);
+        add(30, &writer);
         assert_eq!((index.entries(), index.crowded_out()), (3000, 3000));
         drop(bodies);
         // Its own share is what is left to stop it.
-        add(300, &adder);
+        add(300, &writer);
         assert!(index.entries() > 3000 && index.crowded_out() > 3000);
         assert!((180_000..220_000).contains(&index.bytes()), "{} bytes", index.bytes());
-        drop(adder);
+        drop(writer);
         let given_back = || budget.used(Kind::PrefixIndex) == 0;
         while !given_back() {
             thread::yield_now();
@@ -374,24 +377,25 @@ mod tests {
         let (_, snapshot) = pool(&["a"]);
         let endpoint = &snapshot.endpoints()[0];
         let index = Arc::new(PrefixIndex::new(Limits::default()));
-        let adder = Adder::start(Arc::clone(&index)).unwrap();
-        let push = |blocks: Arc<Blocks>| adder.push(Arc::clone(endpoint), blocks, 10);
-        assert!(!push(blocks(Adder::MAX_BLOCKS + 1)), "too many blocks");
+        let writer = IndexWriter::start(Arc::clone(&index)).unwrap();
+        let push = |blocks: Arc<Blocks>| writer.push(Arc::clone(endpoint), blocks, 10);
+        assert!(!push(blocks(IndexWriter::MAX_BLOCKS + 1)), "too many blocks");
         // The thread waits until somebody takes what it says.
         let (done, wait) = sync_channel(0);
-        assert!(adder.take(Work::Flush(done)));
-        assert!(push(blocks(Adder::MAX_BLOCKS)));
+        assert!(writer.take(Work::Flush(done)));
+        assert!(push(blocks(IndexWriter::MAX_BLOCKS)));
         assert!(!push(blocks(1)), "too many blocks with those that wait");
         let one = blocks(0);
-        let queued = 1 + (0..2 * Adder::MAX_REQUESTS).take_while(|_| push(Arc::clone(&one))).count() as u64;
+        let queued =
+            1 + (0..2 * IndexWriter::MAX_REQUESTS).take_while(|_| push(Arc::clone(&one))).count() as u64;
         // The thread may not have come to wait yet.
-        let full = Adder::MAX_REQUESTS as u64;
+        let full = IndexWriter::MAX_REQUESTS as u64;
         assert!((full - 1..=full).contains(&queued), "{queued}");
-        assert_eq!(adder.counts(), AdderCounts { queued, dropped: 3 });
+        assert_eq!(writer.counts(), IndexWriterCounts { queued, dropped: 3 });
         wait.recv().unwrap();
-        adder.flush();
+        writer.flush();
         assert!(push(blocks(10)), "there is room again");
-        adder.flush();
-        assert_eq!((index.entries(), adder.shared.blocks.load(Relaxed)), (10, 0));
+        writer.flush();
+        assert_eq!((index.entries(), writer.shared.blocks.load(Relaxed)), (10, 0));
     }
 }

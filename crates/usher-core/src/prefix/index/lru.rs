@@ -10,7 +10,7 @@ use super::place::{NONE, Place};
 /// An open table whose places are also the links of the list, in 12 bytes a place; four
 /// places of five are full at most.
 #[derive(Clone, Debug)]
-pub(super) struct Recent {
+pub(super) struct LruList {
     places: Box<[Place]>,
     /// The sources of each place that are other processes, where the place is [marked](MARK) to have some; empty as long
     /// as none is.
@@ -18,10 +18,10 @@ pub(super) struct Recent {
     len: usize,
     newest: u32,
     oldest: u32,
-    /// The block that was added last since [`begin`](Recent::begin); the next one comes behind it.
+    /// The block that was added last since [`begin`](LruList::begin); the next one comes behind it.
     /// [`NONE`] before the first.
     last: u32,
-    /// Blocks that were pushed since others were [marked](Recent::mark_unpublished).
+    /// Blocks that were pushed since others were [marked](LruList::mark_unpublished).
     pushed: usize,
 }
 
@@ -43,7 +43,7 @@ const NEWER: usize = 4;
 
 const MIN_PLACES: usize = 16;
 
-impl Default for Recent {
+impl Default for LruList {
     fn default() -> Self {
         Self {
             places: Box::default(),
@@ -57,7 +57,7 @@ impl Default for Recent {
     }
 }
 
-impl Recent {
+impl LruList {
     /// Blocks that an endpoint can hold: their places have to fit into a link.
     pub(super) const MAX: usize = (NONE as usize) / 5 * 4 - 1;
 
@@ -79,7 +79,7 @@ impl Recent {
 
     /// The next block that is added comes behind this one. Returns whether it is held; if not,
     /// nothing changes.
-    pub(super) fn go_on_behind(&mut self, key: Key) -> bool {
+    pub(super) fn continue_after(&mut self, key: Key) -> bool {
         let found = self.find(key);
         if let Ok(at) = found {
             self.last = at;
@@ -372,5 +372,5 @@ fn with_room(count: usize) -> usize {
 }
 
 #[cfg(test)]
-#[path = "recent_tests.rs"]
+#[path = "lru_tests.rs"]
 mod tests;

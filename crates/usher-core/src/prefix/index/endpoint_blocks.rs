@@ -48,7 +48,7 @@ impl fmt::Debug for OriginId {
 
 /// Blocks that an endpoint holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct EndpointBlocks {
     /// The endpoint.
     pub endpoint: EndpointId,
     /// Blocks that its cache is taken to have room for; 0 if that is unknown.
