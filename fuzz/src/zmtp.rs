@@ -72,7 +72,7 @@ fn read(socket: Socket, all: &[u8], size: usize) -> (Vec<Vec<Bytes>>, Option<Zmt
                 Err(error) => return (messages, Some(error)),
             }
         }
-        assert!(zmtp.wants(&input) <= MAX && zmtp.midway_bytes() <= MAX);
+        assert!(zmtp.missing_bytes(&input) <= MAX && zmtp.partial_message_bytes() <= MAX);
         assert!(zmtp.take_out().len() < 1 << 14);
     }
     (messages, None)

@@ -209,7 +209,7 @@ where
 async fn overdue(connection: &Unread) {
     connection.retired().cancelled().await;
     // Either is the end of its time.
-    let _ = tokio::time::timeout(LEAVE_TIMEOUT, connection.hurried().cancelled()).await;
+    let _ = tokio::time::timeout(LEAVE_TIMEOUT, connection.close_now().cancelled()).await;
     loop {
         while !connection.is_idle() {
             tokio::time::sleep(LEAVE_TIMEOUT).await;
@@ -333,7 +333,7 @@ mod tests {
             let start = Instant::now();
             unread.retired().cancel();
             if is_urgent {
-                unread.hurried().cancel();
+                unread.close_now().cancel();
             }
             let mut has_goaway = false;
             while let Some((kind, flags, payload)) = frame(&mut client).await {
@@ -360,7 +360,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         unread.retired().cancel();
-        unread.hurried().cancel();
+        unread.close_now().cancel();
         tokio::time::sleep(3 * LEAVE_TIMEOUT).await;
         assert!(!served.is_finished());
     }
@@ -376,7 +376,7 @@ mod tests {
             // Two GOAWAYs, and a PING between them that isn't answered.
             while frame(&mut client).await.is_some_and(|(kind, ..)| kind != PING) {}
             client.write_all(&[0, 0, 3, 1, 5, 0, 0, 0, 1, 0x83, 0x86, 0x84]).await.unwrap();
-            unread.hurried().cancel();
+            unread.close_now().cancel();
             let mut is_answered = false;
             while let Some((kind, ..)) = frame(&mut client).await {
                 is_answered |= kind == 1;
@@ -423,7 +423,7 @@ mod tests {
         let room = ConnectionRoom::new(&Arc::default(), Windows::LARGEST);
         let unread = room.unread();
         unread.retired().cancel();
-        unread.hurried().cancel();
+        unread.close_now().cancel();
         let mut overdue = pin!(overdue(unread));
         assert!(futures_util::poll!(overdue.as_mut()).is_pending(), "the connection has a turn");
         let stream = OpenStream::new(unread);

@@ -346,7 +346,7 @@ mod tests {
         let start = Instant::now();
         (0..5).for_each(|second| {
             body.received(MI + second);
-            budget.look_at_uploads(start + Duration::from_secs(second), None);
+            budget.check_uploads(start + Duration::from_secs(second), None);
         });
         let openings = openings(&budget);
         let (mut gateway, gateways) = begin(&openings, 1);

@@ -132,7 +132,7 @@ fn apply(
                 let event = event.as_ref().map_err(|skip| *skip);
                 let cache = event.map(|event| residency.cache_kind(source.id, event)).unwrap_or_default();
                 *source.skipped.entry((skipped::Kind::of(event), cache, skip)).or_default() += 1;
-                is_sound &= !skip.hides_removals();
+                is_sound &= !skip.may_miss_removals();
             }
         }
     }

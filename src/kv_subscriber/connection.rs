@@ -109,7 +109,7 @@ impl Connection {
                 return Ok(self.received(frames));
             }
             self.flush().await?;
-            if self.input.is_empty() && !self.zmtp.is_midway() {
+            if self.input.is_empty() && !self.zmtp.has_partial_message() {
                 deadline = None;
                 self.begin().await?;
                 continue;
@@ -149,9 +149,9 @@ impl Connection {
     }
 
     async fn fill(&mut self) -> io::Result<()> {
-        let arrived = self.zmtp.midway_bytes() + self.input.len();
+        let arrived = self.zmtp.partial_message_bytes() + self.input.len();
         // Grows with what comes, not with what is announced.
-        let more = self.zmtp.wants(&self.input).clamp(READ, READ.max(self.input.len()));
+        let more = self.zmtp.missing_bytes(&self.input).clamp(READ, READ.max(self.input.len()));
         self.room.grow(arrived + more, arrived > LARGE).await;
         if self.input.capacity() - self.input.len() < more {
             // No more than that, as counted.

@@ -73,7 +73,7 @@ impl Room {
             // Never closed.
             self.turn = Arc::clone(&self.rooms.turns).acquire_owned().await.ok();
         }
-        while self.held.grow_aside(bytes as u64).is_err() {
+        while self.held.grow_optional(bytes as u64).is_err() {
             tokio::time::sleep(PAUSE).await;
         }
     }

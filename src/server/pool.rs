@@ -18,7 +18,7 @@ use crate::extproc::metrics::ExtProcMetrics;
 use crate::extproc::parsing::Parsing;
 use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
 use crate::kv_subscriber::{KvEventsMetrics, KvEventsThread};
-use crate::memory::{Budget, Sheds};
+use crate::memory::{Budget, Sheddable};
 use crate::metrics::SeriesRoom;
 use crate::observe::endpoints::Attributes;
 use crate::observe::freshness::FreshnessCollector;
@@ -132,7 +132,7 @@ impl Pool {
         }
         if let Some(gate) = gate.transpose()? {
             // A gate is dropped with its dispatcher, whatever the budget does.
-            state.budget().shed_with(Arc::downgrade(&gate) as Weak<dyn Sheds>);
+            state.budget().shed_with(Arc::downgrade(&gate) as Weak<dyn Sheddable>);
             dispatcher = dispatcher.with_gate(gate);
         }
         let rules = Arc::new(RuleBook::default());

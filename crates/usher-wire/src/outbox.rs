@@ -12,7 +12,7 @@ use std::task::Waker;
 use bytes::{Buf, Bytes};
 use tonic::Status;
 
-use usher_core::memory::{Budget, FREE_UNSENT, Full, Kind, Reservation, StreamState, Unsent};
+use usher_core::memory::{Budget, BudgetFull, FREE_UNSENT, Kind, Reservation, StreamState, Unsent};
 
 /// Smallest piece that is kept instead of copied: a write has a place for each, and
 /// finding and releasing one costs as much as copying some hundred bytes.
@@ -130,20 +130,20 @@ impl Outbox {
     /// this priority may make others give room.
     ///
     /// # Errors
-    /// `Full` if there is no room for the reply.
+    /// `BudgetFull` if there is no room for the reply.
     #[inline]
     pub fn count(
         &mut self,
         budget: &Arc<Budget>,
         priority: impl FnOnce() -> Option<i32>,
-    ) -> Result<(), Full> {
+    ) -> Result<(), BudgetFull> {
         let waiting = self.len() as u64;
         let unsent = self.stream.as_ref().map_or(0, |stream| stream.unsent());
         if waiting + unsent <= FREE_UNSENT || waiting <= self.written.unsent.counted() {
             return Ok(());
         }
         let room = self.written.unsent.room(|| Reservation::new(budget, Kind::Bodies));
-        room.grow_beyond(waiting, priority)
+        room.grow_over_limit(waiting, priority)
     }
 
     /// Drops what waits.
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!((count(&mut outbox, 2000), used()), (Ok(()), 2000), "the other one is unsent");
         assert_eq!((count(&mut outbox, 3000), used()), (Ok(()), 5000));
         let mut second = outbox.take();
-        assert_eq!((count(&mut outbox, 7 * free), count(&mut outbox, 7 * free)), (Ok(()), Err(Full)));
+        assert_eq!((count(&mut outbox, 7 * free), count(&mut outbox, 7 * free)), (Ok(()), Err(BudgetFull)));
         outbox.clear();
         assert_eq!((used(), stream.unsent()), (5000, FREE_UNSENT + 5000));
         assert!(stream.waits_for_client(Waker::noop()));

@@ -109,7 +109,7 @@ impl Exchange {
     fn pass_part(&mut self, bytes: usize, now: Instant) -> Step {
         let Self { shared, part, priority, .. } = self;
         let part = part.get_or_insert_with(|| Box::new(Reservation::new(&shared.budget, Kind::Bodies)));
-        if part.grow_beyond(bytes as u64, || Some(*priority)).is_ok() {
+        if part.grow_over_limit(bytes as u64, || Some(*priority)).is_ok() {
             if let Some(upload) = &self.upload {
                 upload.received(bytes as u64);
             }
@@ -137,7 +137,7 @@ impl Exchange {
         // Not known before its headers.
         let priority = || started.map(|_| *priority);
         if bytes == 0 {
-            return shared.budget.make_way(priority).is_ok();
+            return shared.budget.admit(priority).is_ok();
         }
         if let Some(upload) = upload {
             upload.received(bytes as u64);

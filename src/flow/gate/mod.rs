@@ -32,7 +32,7 @@ use tokio::time::Instant;
 
 use super::queue::{Action, Count, NEVER, Nanos, Ticket, nanos};
 use crate::endpoints::{Candidates, Clock};
-use crate::memory::Sheds;
+use crate::memory::Sheddable;
 use crate::schedule::flow_control::FlowControlSpec;
 
 use grant::Grant;
@@ -277,7 +277,7 @@ impl Gate {
     }
 }
 
-impl Sheds for Gate {
+impl Sheddable for Gate {
     fn shed(&self, bytes: u64, highest: i32) -> u64 {
         Self::shed(self, bytes, highest).bytes
     }

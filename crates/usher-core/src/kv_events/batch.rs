@@ -7,7 +7,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::event::{Event, ExtraKeys, Hashes, Removed, Stored, Tokens, field_of, hash};
-use super::msgpack::{Cut, Head, Reader};
+use super::msgpack::{Head, Reader, Truncated};
 use super::skip::Skip;
 
 /// Meaning of the positional fields of a store behind its medium.
@@ -25,15 +25,15 @@ pub enum Dialect {
 pub enum BatchError {
     /// Payload that ends within a value, or that is not MessagePack.
     #[error("payload ends within a value")]
-    Cut,
+    Truncated,
     /// MessagePack without a list of events.
     #[error("payload has no list of events")]
     NoEvents,
 }
 
-impl From<Cut> for BatchError {
-    fn from(Cut: Cut) -> Self {
-        Self::Cut
+impl From<Truncated> for BatchError {
+    fn from(Truncated: Truncated) -> Self {
+        Self::Truncated
     }
 }
 
@@ -223,7 +223,7 @@ fn event<'a>(items: &mut Reader<'a>, dialect: Dialect) -> Result<Event<'a>, Skip
         Ok(Head::Map(fields)) => by_name(items, fields),
         _ => return Err(Skip::Malformed),
     };
-    let (tag, values) = read.map_err(|Cut| Skip::Malformed)??;
+    let (tag, values) = read.map_err(|Truncated| Skip::Malformed)??;
     match tag {
         Tag::Stored => {
             let stored = stored(&values).ok_or(Skip::Malformed)?;
@@ -246,7 +246,7 @@ fn by_position<'a>(
     items: &mut Reader<'a>,
     fields: u32,
     dialect: Dialect,
-) -> Result<Result<(Tag, Values<'a>), Skip>, Cut> {
+) -> Result<Result<(Tag, Values<'a>), Skip>, Truncated> {
     let mut values = Values::new();
     let tag = match Tag::read(items.value()?) {
         Ok(tag) => tag,
@@ -273,7 +273,7 @@ fn by_position<'a>(
     Ok(Ok((tag, values)))
 }
 
-fn by_name<'a>(items: &mut Reader<'a>, fields: u32) -> Result<Result<(Tag, Values<'a>), Skip>, Cut> {
+fn by_name<'a>(items: &mut Reader<'a>, fields: u32) -> Result<Result<(Tag, Values<'a>), Skip>, Truncated> {
     let (mut tag, mut values) = (Err(Skip::Malformed), Values::new());
     for _ in 0..fields {
         match text(items.value()?) {
@@ -291,7 +291,7 @@ impl<'a> Values<'a> {
     }
 
     /// Reads the next value as that of a field.
-    fn read(&mut self, field: Field, items: &mut Reader<'a>) -> Result<(), Cut> {
+    fn read(&mut self, field: Field, items: &mut Reader<'a>) -> Result<(), Truncated> {
         match field {
             Field::Hashes => self.hashes = list(items, Hashes::read)?,
             Field::Tokens => self.tokens = list(items, Tokens::read)?,
@@ -334,7 +334,7 @@ impl<'a> Values<'a> {
 fn list<'a, T>(
     items: &mut Reader<'a>,
     read: impl FnOnce(&mut Reader<'a>) -> Option<T>,
-) -> Result<Option<T>, Cut> {
+) -> Result<Option<T>, Truncated> {
     let start = *items;
     let list = read(items);
     if list.is_none() {

@@ -2,7 +2,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::msgpack::{Cut, Head, Reader};
+use super::msgpack::{Head, Reader, Truncated};
 
 /// One event of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -230,7 +230,7 @@ fn keys_of_block<'a>(items: &mut Reader<'a>) -> Option<BlockKeys<'a>> {
 }
 
 /// Reads one extra key, if it counts.
-fn key<'a>(items: &mut Reader<'a>) -> Result<Option<&'a [u8]>, Cut> {
+fn key<'a>(items: &mut Reader<'a>) -> Result<Option<&'a [u8]>, Truncated> {
     let mut value = items.value()?;
     Ok(match value.head()? {
         Head::Text(key) | Head::Binary(key) => Some(key),
@@ -244,7 +244,11 @@ fn key<'a>(items: &mut Reader<'a>) -> Result<Option<&'a [u8]>, Cut> {
 }
 
 /// The text that a map has under a name.
-pub(super) fn field_of<'a>(mut pairs: Reader<'a>, len: u32, name: &[u8]) -> Result<Option<&'a [u8]>, Cut> {
+pub(super) fn field_of<'a>(
+    mut pairs: Reader<'a>,
+    len: u32,
+    name: &[u8],
+) -> Result<Option<&'a [u8]>, Truncated> {
     let mut found = None;
     for _ in 0..len {
         let (mut key, mut value) = (pairs.value()?, pairs.value()?);

@@ -22,7 +22,7 @@ pub(super) enum Head<'a> {
 
 /// Payload that ends within a value, or has the byte that MessagePack never uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut;
+pub(super) struct Truncated;
 
 /// The rest of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,38 +35,38 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Cut> {
-        let (taken, rest) = self.rest.split_at_checked(len).ok_or(Cut)?;
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Truncated> {
+        let (taken, rest) = self.rest.split_at_checked(len).ok_or(Truncated)?;
         self.rest = rest;
         Ok(taken)
     }
 
-    fn number<const N: usize>(&mut self) -> Result<[u8; N], Cut> {
-        let (number, rest) = self.rest.split_first_chunk().ok_or(Cut)?;
+    fn number<const N: usize>(&mut self) -> Result<[u8; N], Truncated> {
+        let (number, rest) = self.rest.split_first_chunk().ok_or(Truncated)?;
         self.rest = rest;
         Ok(*number)
     }
 
-    fn byte(&mut self) -> Result<u8, Cut> {
+    fn byte(&mut self) -> Result<u8, Truncated> {
         let [byte] = self.number()?;
         Ok(byte)
     }
 
-    fn short(&mut self) -> Result<u32, Cut> {
+    fn short(&mut self) -> Result<u32, Truncated> {
         Ok(u32::from(u16::from_be_bytes(self.number()?)))
     }
 
-    fn long(&mut self) -> Result<u32, Cut> {
+    fn long(&mut self) -> Result<u32, Truncated> {
         Ok(u32::from_be_bytes(self.number()?))
     }
 
-    fn extension(&mut self, len: usize) -> Result<Head<'a>, Cut> {
+    fn extension(&mut self, len: usize) -> Result<Head<'a>, Truncated> {
         self.take(len + 1).map(|_| Head::Extension)
     }
 
     /// Reads the next value, of an array or map its length only.
     #[inline]
-    pub(super) fn head(&mut self) -> Result<Head<'a>, Cut> {
+    pub(super) fn head(&mut self) -> Result<Head<'a>, Truncated> {
         let first = self.byte()?;
         Ok(match first {
             0x00..=0x7f => Head::Unsigned(u64::from(first)),
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
             0xa0..=0xbf => Head::Text(self.take(usize::from(first & 0x1f))?),
             0xe0..=0xff => Head::Negative(i64::from(first as i8)),
             0xc0 => Head::Nil,
-            0xc1 => return Err(Cut),
+            0xc1 => return Err(Truncated),
             0xc2 | 0xc3 => Head::Bool(first == 0xc3),
             0xc4 => {
                 let len = usize::from(self.byte()?);
@@ -137,20 +137,20 @@ impl<'a> Reader<'a> {
     }
 
     /// Skips a value with everything in it, however deep.
-    pub(super) fn skip(&mut self) -> Result<(), Cut> {
+    pub(super) fn skip(&mut self) -> Result<(), Truncated> {
         self.skip_many(1)
     }
 
     /// Skips so many values.
-    pub(super) fn skip_many(&mut self, values: u64) -> Result<(), Cut> {
+    pub(super) fn skip_many(&mut self, values: u64) -> Result<(), Truncated> {
         let mut left = values;
         while left > 0 {
             // Each value takes a byte at least.
             if left > self.rest.len() as u64 {
-                return Err(Cut);
+                return Err(Truncated);
             }
             left -= 1;
-            let first = *self.rest.first().ok_or(Cut)?;
+            let first = *self.rest.first().ok_or(Truncated)?;
             match SIZES[usize::from(first)] {
                 0 => match self.head()? {
                     Head::Array(items) => left += u64::from(items),
@@ -184,7 +184,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes a value with everything in it, as a reader of its own.
-    pub(super) fn value(&mut self) -> Result<Self, Cut> {
+    pub(super) fn value(&mut self) -> Result<Self, Truncated> {
         let start = self.rest;
         self.skip()?;
         Ok(Self { rest: &start[..start.len() - self.rest.len()] })
@@ -248,7 +248,7 @@ mod tests {
     }
 
     /// The value as `rmpv` has it.
-    fn read(reader: &mut Reader<'_>) -> Result<rmpv::Value, Cut> {
+    fn read(reader: &mut Reader<'_>) -> Result<rmpv::Value, Truncated> {
         Ok(match reader.head()? {
             Head::Nil => rmpv::Value::Nil,
             Head::Bool(value) => value.into(),
@@ -301,7 +301,7 @@ mod tests {
         #[test]
         fn truncated_payload_is_cut(value in values(), at: prop::sample::Index) {
             let bytes = written(&value);
-            prop_assert_eq!(Reader::new(&bytes[..at.index(bytes.len())]).skip(), Err(Cut));
+            prop_assert_eq!(Reader::new(&bytes[..at.index(bytes.len())]).skip(), Err(Truncated));
         }
 
         #[test]
@@ -330,13 +330,13 @@ mod tests {
                 .step_by(2)
                 .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap())
                 .collect();
-            assert_eq!(Reader::new(&bytes).skip(), Err(Cut), "{hex}");
+            assert_eq!(Reader::new(&bytes).skip(), Err(Truncated), "{hex}");
         }
         let mut deep = vec![0x91; 1 << 20];
-        assert_eq!(Reader::new(&deep).skip(), Err(Cut));
+        assert_eq!(Reader::new(&deep).skip(), Err(Truncated));
         deep.push(0xc0);
         assert_eq!(Reader::new(&deep).skip(), Ok(()));
         let lengths = [0xdd, 0xff, 0xff, 0xff, 0xff].repeat(100_000);
-        assert_eq!(Reader::new(&lengths).skip(), Err(Cut));
+        assert_eq!(Reader::new(&lengths).skip(), Err(Truncated));
     }
 }

@@ -70,7 +70,7 @@ impl Skip {
     }
 
     /// Returns `true` if the engine may hold blocks of which nothing is known for this.
-    pub(super) fn hides_blocks(self) -> bool {
+    pub(super) fn may_miss_blocks(self) -> bool {
         match self {
             Self::OtherGroup | Self::Remote | Self::Owned | Self::UnknownMedium | Self::Outdated => false,
             Self::Malformed
@@ -86,7 +86,7 @@ impl Skip {
 
     /// Returns `true` if blocks may be gone that are taken for held from here on: the source's entries are not to be
     /// trusted.
-    pub fn hides_removals(self) -> bool {
+    pub fn may_miss_removals(self) -> bool {
         self == Self::MalformedRemoval
     }
 }

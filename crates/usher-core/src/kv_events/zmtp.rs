@@ -30,7 +30,7 @@ impl Socket {
         }
     }
 
-    fn talks_to(self, peer: &[u8]) -> bool {
+    fn accepts(self, peer: &[u8]) -> bool {
         match self {
             Self::Subscriber => matches!(peer, b"PUB" | b"XPUB"),
             Self::Dealer => matches!(peer, b"ROUTER" | b"REP" | b"DEALER"),
@@ -188,17 +188,17 @@ impl Zmtp {
     }
 
     /// Returns `true` if some frames of a message came and others didn't.
-    pub fn is_midway(&self) -> bool {
+    pub fn has_partial_message(&self) -> bool {
         !self.frames.is_empty()
     }
 
     /// Bytes of these frames.
-    pub fn midway_bytes(&self) -> usize {
+    pub fn partial_message_bytes(&self) -> usize {
         self.size
     }
 
     /// Bytes that are missing of the frame under way, as far as is known: room that a reader may make. Bounded.
-    pub fn wants(&self, input: &[u8]) -> usize {
+    pub fn missing_bytes(&self, input: &[u8]) -> usize {
         match head(input) {
             Some((_, from, len)) if self.state != State::Greeting => {
                 let whole = from.saturating_add(usize::try_from(len).unwrap_or(usize::MAX));
@@ -255,7 +255,7 @@ impl Zmtp {
         match (name, self.state) {
             (b"READY", State::Handshake) => {
                 let peer = property(rest, b"socket-type").ok_or(ZmtpError::Handshake)?;
-                if !self.socket.talks_to(peer) {
+                if !self.socket.accepts(peer) {
                     return Err(ZmtpError::SocketType);
                 }
                 self.state = State::Traffic;
@@ -415,8 +415,8 @@ mod tests {
         assert_eq!(read(&mut zmtp, &frames), Err(ZmtpError::TooLarge));
         let mut zmtp = connected(Socket::Subscriber, b"PUB");
         assert_eq!(read(&mut zmtp, &[1, 0].repeat(17)), Err(ZmtpError::TooLarge));
-        assert_eq!(zmtp.wants(b"\x02\0\0\0\0\0\0\x01\0"), 256);
-        assert_eq!(zmtp.wants(b"\x02\xff\xff\xff\xff\xff\xff\xff\xff"), MAX - 9);
+        assert_eq!(zmtp.missing_bytes(b"\x02\0\0\0\0\0\0\x01\0"), 256);
+        assert_eq!(zmtp.missing_bytes(b"\x02\xff\xff\xff\xff\xff\xff\xff\xff"), MAX - 9);
     }
 
     proptest! {

@@ -88,7 +88,7 @@ mod tests {
         let start = Instant::now();
         let look = |seconds| {
             let now = start + Duration::from_secs(seconds);
-            budget.look_at_uploads(now, Some(Duration::from_secs(30)));
+            budget.check_uploads(now, Some(Duration::from_secs(30)));
             budget.look_at_aborted(now);
         };
         [0, 30, 34].into_iter().for_each(look);

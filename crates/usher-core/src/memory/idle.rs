@@ -132,7 +132,7 @@ impl Budget {
         let open = self.connections.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let used = open.iter().map(|connection| weight(connection)).sum::<u64>() + new;
         let Retiring { chosen, late } = Retiring::of(&open, weight, used, most, least(used));
-        late.iter().for_each(|connection| connection.idle.hurried.cancel());
+        late.iter().for_each(|connection| connection.idle.close_now.cancel());
         chosen.iter().for_each(|connection| connection.idle.retired.cancel());
         let before = self.evicted.fetch_add(chosen.len() as u64, Relaxed);
         let count = before + chosen.len() as u64;
@@ -208,12 +208,12 @@ mod tests {
         assert_eq!((retired(&rooms).len(), budget.evicted()), (5, 5), "there will be room");
         let all = retired(&rooms);
         assert!(
-            all.iter().all(|place| !rooms[*place].unread().hurried().is_cancelled()),
+            all.iter().all(|place| !rooms[*place].unread().close_now().is_cancelled()),
             "they have time to leave"
         );
         // Nobody leaves, and more come than there is room for.
         rooms.extend((0..40).map(|_| open(&budget, 1)));
-        assert!((2..7).all(|place| rooms[place].unread().hurried().is_cancelled()));
+        assert!((2..7).all(|place| rooms[place].unread().close_now().is_cancelled()));
         assert!(!rooms[0].unread().is_leaving());
     }
 
@@ -265,13 +265,13 @@ mod tests {
             "{}",
             closed.len()
         );
-        let hurried = |rooms: &[ConnectionRoom]| {
-            rooms.iter().filter(|room| room.unread().hurried().is_cancelled()).count()
+        let closing = |rooms: &[ConnectionRoom]| {
+            rooms.iter().filter(|room| room.unread().close_now().is_cancelled()).count()
         };
-        assert_eq!(hurried(&rooms), 0, "they have time to leave");
+        assert_eq!(closing(&rooms), 0, "they have time to leave");
         // Nobody leaves.
         rooms.extend((0..MANY / 2).map(|_| open(&budget, 2)));
-        assert!(hurried(&rooms) as u64 > MANY / 16);
+        assert!(closing(&rooms) as u64 > MANY / 16);
         assert!(rooms.len() < MAX_CONNECTIONS && !gateway.unread().is_leaving());
     }
 

@@ -27,7 +27,7 @@ mod unsent;
 mod uploads;
 mod watch;
 
-pub use budget::{Budget, Full, Kind, NoRoom, Sheds, keep_measuring, watch_uploads};
+pub use budget::{Budget, BudgetFull, Kind, NoRoom, Sheddable, keep_measuring, watch_uploads};
 pub use connection::{ConnectionRoom, TURN, Windows};
 pub use connection_slots::{Close, ConnectionSlots};
 pub use idle::MAX_CONNECTIONS;

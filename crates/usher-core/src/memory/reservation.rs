@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Budget, Full, Kind};
+use super::{Budget, BudgetFull, Kind};
 
 /// Reserved memory. It counts until this is dropped.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ impl Reservation {
     /// whose priority is at most this one; none do where it isn't known.
     ///
     /// # Errors
-    /// `Full` if there is no room; the reservation is then unchanged.
-    pub fn grow_to(&mut self, bytes: u64, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
+    /// `BudgetFull` if there is no room; the reservation is then unchanged.
+    pub fn grow_to(&mut self, bytes: u64, priority: impl FnOnce() -> Option<i32>) -> Result<(), BudgetFull> {
         if bytes > self.bytes {
             self.budget.grow(self.kind, bytes - self.bytes, priority)?;
             self.bytes = bytes;
@@ -39,10 +39,14 @@ impl Reservation {
     /// The same for a request that is on its way, which may take a sixteenth of the limit more.
     ///
     /// # Errors
-    /// `Full` if there is no room beyond the limit either; the reservation is then unchanged.
-    pub fn grow_beyond(&mut self, bytes: u64, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
+    /// `BudgetFull` if there is no room beyond the limit either; the reservation is then unchanged.
+    pub fn grow_over_limit(
+        &mut self,
+        bytes: u64,
+        priority: impl FnOnce() -> Option<i32>,
+    ) -> Result<(), BudgetFull> {
         if bytes > self.bytes {
-            self.budget.grow_beyond(self.kind, bytes - self.bytes, priority)?;
+            self.budget.grow_over_limit(self.kind, bytes - self.bytes, priority)?;
             self.bytes = bytes;
         }
         Ok(())
@@ -51,10 +55,10 @@ impl Reservation {
     /// Makes it so many bytes, if it has less and seven eighths of the budget have room. Nothing is aborted for it.
     ///
     /// # Errors
-    /// `Full` if there is no room; the reservation is then unchanged.
-    pub fn grow_aside(&mut self, bytes: u64) -> Result<(), Full> {
+    /// `BudgetFull` if there is no room; the reservation is then unchanged.
+    pub fn grow_optional(&mut self, bytes: u64) -> Result<(), BudgetFull> {
         if bytes > self.bytes {
-            self.budget.grow_aside(self.kind, bytes - self.bytes)?;
+            self.budget.grow_optional(self.kind, bytes - self.bytes)?;
             self.bytes = bytes;
         }
         Ok(())

@@ -17,7 +17,7 @@ impl Budget {
     /// Looks at streams while data is unread or memory short, and resets those that stall where unread
     /// data takes more than its share, or that and unsent replies do while memory is used up; and those of
     /// a connection that would end for its unread small frames. To be called every second.
-    pub(super) fn look_at_replies(&self) {
+    pub(super) fn check_replies(&self) {
         let (unread, is_full) = (self.used(Kind::Unread), self.was_full());
         if unread == 0 && !is_full && !self.is_tight() {
             return;

@@ -47,7 +47,7 @@ async fn stalled_streams_are_reset_before_the_connection() {
     streams[0].0.asked(true);
     for look in 0..3 {
         streams[1].0.asked(false);
-        budget.look_at_replies();
+        budget.check_replies();
         assert_eq!(budget.refused() > 0, look >= 1, "{look}");
     }
     // 17 MiB are unread, of which an eighth of the budget may be.
@@ -76,10 +76,10 @@ async fn streams_with_the_most_unread_data_go_first() {
     let mut streams: Vec<_> = [1, 6, 9, 0, 5].map(|part| stream(&room, part * MI)).into();
     streams[2].0.read(6 * MI as i64);
     settle(&mut room, 15 * MI);
-    (0..2).for_each(|_| budget.look_at_replies());
+    (0..2).for_each(|_| budget.check_replies());
     // 8 MiB may be unread.
     assert_eq!(reset(&streams), [1, 4]);
-    budget.look_at_replies();
+    budget.check_replies();
     assert_eq!(reset(&streams), [1, 4], "those are about to end");
     for place in [4, 1] {
         assert!(streams.remove(place).1.await.unwrap_err().is_cancelled());
@@ -94,7 +94,7 @@ async fn resumed_stream_is_not_reset() {
     let mut room = ConnectionRoom::new(&budget, Windows::LARGEST);
     let streams = [stream(&room, EACH), stream(&room, EACH)];
     settle(&mut room, MI);
-    (0..2).for_each(|_| budget.look_at_replies());
+    (0..2).for_each(|_| budget.check_replies());
     // Asked since, and nobody looked.
     streams[0].0.asked(false);
     settle(&mut room, 5 * MI);
@@ -144,7 +144,7 @@ async fn full_memory_resets_streams_with_unread_replies() {
             let mut more = Reservation::new(&budget, Kind::Bodies);
             assert!(more.grow_to(1, || None).is_err());
         }
-        budget.look_at_replies();
+        budget.check_replies();
         reset(&streams)
     };
     (0..3).for_each(|_| assert!(look(false).is_empty(), "memory is only short"));
@@ -169,7 +169,7 @@ async fn a_connection_on_which_nothing_can_be_written_is_closed() {
     let look = || {
         let mut more = Reservation::new(&budget, Kind::Bodies);
         assert!(more.grow_to(1, || None).is_err());
-        budget.look_at_replies();
+        budget.check_replies();
     };
     (0..2).for_each(|_| look());
     assert_eq!(reset(&streams), [0, 1]);
@@ -190,10 +190,10 @@ async fn stalled_streams_are_reset_without_a_budget() {
     let mut room = ConnectionRoom::new(&budget, Windows::LARGEST);
     let streams: Vec<_> = (0..33).map(|_| stream(&room, 4 * MI)).collect();
     settle(&mut room, 128 * MI);
-    (0..3).for_each(|_| budget.look_at_replies());
+    (0..3).for_each(|_| budget.check_replies());
     assert!(reset(&streams).is_empty());
     settle(&mut room, 132 * MI);
-    budget.look_at_replies();
+    budget.check_replies();
     assert_eq!(reset(&streams), [0]);
 }
 
@@ -206,9 +206,9 @@ async fn small_frames_reset_stalled_streams_first() {
     rooms.iter_mut().for_each(|room| settle(room, 14 * MI));
     // Frames of the first connection are large.
     rooms[1].unread().add_small(MOST_SMALL as i64);
-    (0..3).for_each(|_| budget.look_at_replies());
+    (0..3).for_each(|_| budget.check_replies());
     assert!(reset(&streams).is_empty());
     rooms[1].unread().add_small(1);
-    budget.look_at_replies();
+    budget.check_replies();
     assert_eq!(reset(&streams), [2]);
 }

@@ -152,7 +152,7 @@ impl StreamState {
     }
 
     /// Returns `true` if its client takes replies, as far as is known since the last look.
-    fn goes_on(&self) -> bool {
+    fn makes_progress(&self) -> bool {
         if self.unsent() > FREE_UNSENT {
             // It may be asked for more, which HTTP/2 keeps for the client.
             let since = self.written.load(Relaxed).wrapping_sub(self.written_before.load(Relaxed));
@@ -163,7 +163,7 @@ impl StreamState {
 
     /// Notes whether it has gone on since the last look.
     pub(super) fn look(&self) {
-        let looks = if self.goes_on() { 0 } else { self.stalled.load(Relaxed).saturating_add(1) };
+        let looks = if self.makes_progress() { 0 } else { self.stalled.load(Relaxed).saturating_add(1) };
         self.stalled.store(looks, Relaxed);
         self.asked_before.store(self.asked.load(Relaxed), Relaxed);
         self.written_before.store(self.written.load(Relaxed), Relaxed);
@@ -172,7 +172,7 @@ impl StreamState {
     /// Returns `true` if the last looks found it stalled, and it is still.
     pub(super) fn is_stalled(&self) -> bool {
         // Nobody looks while there is room, so it may have gone on since the last time.
-        self.stalled.load(Relaxed) >= LOOKS && !self.goes_on()
+        self.stalled.load(Relaxed) >= LOOKS && !self.makes_progress()
     }
 }
 

@@ -25,7 +25,7 @@ fn reservation_counts_until_dropped() {
     let (mut one, mut other) = (bodies(&budget), bodies(&budget));
     assert_eq!(one.grow_to(60, any), Ok(()));
     assert_eq!(one.grow_to(50, any), Ok(()), "less than it has is nothing more");
-    assert_eq!(other.grow_to(41, any), Err(Full));
+    assert_eq!(other.grow_to(41, any), Err(BudgetFull));
     assert_eq!((budget.used(Kind::Bodies), other.bytes()), (60, 0));
     assert_eq!(other.grow_to(40, any), Ok(()));
     assert!(budget.is_tight());
@@ -38,12 +38,12 @@ fn reservation_counts_until_dropped() {
 fn optional_reservations_leave_an_eighth_free() {
     let budget = budget(160);
     let (mut one, mut other) = (bodies(&budget), bodies(&budget));
-    assert_eq!(one.grow_aside(141), Err(Full));
+    assert_eq!(one.grow_optional(141), Err(BudgetFull));
     assert_eq!((one.bytes(), budget.used(Kind::Bodies)), (0, 0));
-    assert_eq!(one.grow_aside(140), Ok(()));
-    assert_eq!(other.grow_aside(1), Err(Full));
+    assert_eq!(one.grow_optional(140), Ok(()));
+    assert_eq!(other.grow_optional(1), Err(BudgetFull));
     assert_eq!(other.grow_to(20, any), Ok(()), "a request has the rest");
-    assert_eq!(one.grow_aside(10), Ok(()), "it has that");
+    assert_eq!(one.grow_optional(10), Ok(()), "it has that");
     assert!(!budget.was_full());
 }
 
@@ -53,10 +53,10 @@ fn open_streams_may_slightly_exceed_the_limit() {
     let budget = budget(limit);
     let opened = (0..200).take_while(|_| budget.open_stream()).count() as u64;
     assert_eq!((opened, budget.used(Kind::Streams)), (165, 166 * each), "the last has to be refused");
-    assert_eq!(budget.make_way(|| None), Err(Full));
-    assert_eq!(bodies(&budget).grow_to(1, any), Err(Full));
+    assert_eq!(budget.admit(|| None), Err(BudgetFull));
+    assert_eq!(bodies(&budget).grow_to(1, any), Err(BudgetFull));
     (0..6).for_each(|_| budget.close_stream());
-    assert_eq!(budget.make_way(|| None), Ok(()), "as many as the limit says");
+    assert_eq!(budget.admit(|| None), Ok(()), "as many as the limit says");
     (0..160).for_each(|_| budget.close_stream());
     assert_eq!(budget.used(Kind::Streams), 0);
 }
@@ -72,9 +72,9 @@ fn running_request_has_memory_in_a_flood_of_streams() {
     let reset = refused.iter().filter(|one| one.end().is_cancelled()).count();
     (0..reset).for_each(|_| budget.close_stream());
     let mut message = bodies(&budget);
-    assert_eq!(message.grow_beyond(5 * Budget::STREAM, || Some(0)), Ok(()));
-    assert_eq!(message.grow_beyond(6 * Budget::STREAM, || Some(0)), Err(Full));
-    assert_eq!(bodies(&budget).grow_to(1, any), Err(Full), "a new one has none");
+    assert_eq!(message.grow_over_limit(5 * Budget::STREAM, || Some(0)), Ok(()));
+    assert_eq!(message.grow_over_limit(6 * Budget::STREAM, || Some(0)), Err(BudgetFull));
+    assert_eq!(bodies(&budget).grow_to(1, any), Err(BudgetFull), "a new one has none");
 }
 
 const MI: u64 = 1 << 20;
@@ -154,7 +154,7 @@ fn kinds_share_the_budget() {
     index.set(33);
     assert!(!budget.has_room_for_prefixes(), "its share is used");
     let mut body = bodies(&budget);
-    assert_eq!(body.grow_to(68, any), Err(Full));
+    assert_eq!(body.grow_to(68, any), Err(BudgetFull));
     assert_eq!(body.grow_to(67, any), Ok(()));
     index.set(40);
     assert_eq!(budget.used(Kind::PrefixIndex), 40, "what is there counts, also without room");
@@ -232,7 +232,7 @@ impl Waiting {
     }
 }
 
-impl Sheds for Waiting {
+impl Sheddable for Waiting {
     fn shed(&self, bytes: u64, _: i32) -> u64 {
         self.asked.fetch_add(1, Relaxed);
         let (mut held, mut leaving) = (self.held.lock().unwrap(), self.leaving.lock().unwrap());
@@ -260,7 +260,11 @@ fn queued_requests_are_shed_before_refusals() {
     assert_eq!((budget.shed(), waiting.asked()), (100, 1), "that is on its way");
     let mut second = bodies(&budget);
     assert_eq!(second.grow_to(30, any), Ok(()), "820 for a moment: 200 are on their way");
-    assert_eq!(second.grow_to(70, any), Err(Full), "nothing was given back yet, and 860 would be too many");
+    assert_eq!(
+        second.grow_to(70, any),
+        Err(BudgetFull),
+        "nothing was given back yet, and 860 would be too many"
+    );
     assert_eq!(budget.shed(), 200);
     waiting.leaving.lock().unwrap().clear();
     assert_eq!(second.grow_to(70, any), Ok(()));
@@ -274,7 +278,7 @@ fn queued_requests_are_shed_before_refusals() {
 /// Requests that wait, with their priorities.
 struct Ranked(Mutex<Vec<(i32, Reservation)>>);
 
-impl Sheds for Ranked {
+impl Sheddable for Ranked {
     fn shed(&self, bytes: u64, highest: i32) -> u64 {
         let mut held = self.0.lock().unwrap();
         held.sort_by_key(|(priority, _)| *priority);
@@ -300,16 +304,16 @@ fn only_lower_priorities_are_shed() {
     let left = || waiting.0.lock().unwrap().iter().map(|(priority, _)| *priority).collect::<Vec<_>>();
     let mut low = bodies(&budget);
     assert_eq!(low.grow_to(100, || Some(-2)), Ok(()), "up to the limit there is room");
-    assert_eq!(low.grow_to(101, || Some(-2)), Err(Full));
-    assert_eq!(low.grow_to(101, || None), Err(Full), "nobody knows what it is");
+    assert_eq!(low.grow_to(101, || Some(-2)), Err(BudgetFull));
+    assert_eq!(low.grow_to(101, || None), Err(BudgetFull), "nobody knows what it is");
     assert_eq!(left().len(), 7);
-    assert_eq!(budget.make_way(|| Some(-1)), Ok(()));
+    assert_eq!(budget.admit(|| Some(-1)), Ok(()));
     assert_eq!(left(), [0, 0, 5, 5, 5]);
     // Of a higher priority each gets what it needs, at the cost of all below.
     let mut high = bodies(&budget);
     assert_eq!(high.grow_to(300, || Some(1)), Ok(()));
     assert_eq!(left(), [5, 5, 5]);
-    assert_eq!(high.grow_to(500, || Some(1)), Err(Full));
+    assert_eq!(high.grow_to(500, || Some(1)), Err(BudgetFull));
     assert_eq!((left(), budget.shed()), (vec![5, 5, 5], 400));
 }
 

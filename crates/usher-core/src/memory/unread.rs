@@ -89,8 +89,8 @@ impl Unread {
     }
 
     /// Cancelled when it has no time left to do so, if it is idle still.
-    pub fn hurried(&self) -> &CancellationToken {
-        &self.idle.hurried
+    pub fn close_now(&self) -> &CancellationToken {
+        &self.idle.close_now
     }
 
     /// Returns `true` if the connection is about to end.
@@ -219,7 +219,7 @@ pub(super) struct Idle {
     /// Bytes that it counts; 0 where it never makes room.
     bytes: AtomicU64,
     pub(super) retired: CancellationToken,
-    pub(super) hurried: CancellationToken,
+    pub(super) close_now: CancellationToken,
 }
 
 impl Idle {
@@ -237,7 +237,7 @@ impl Idle {
             clock,
             bytes,
             retired: CancellationToken::new(),
-            hurried: CancellationToken::new(),
+            close_now: CancellationToken::new(),
         }
     }
 

@@ -260,14 +260,14 @@ mod tests {
         let ends = budget.begin_upload(100, 0, Waker::noop());
         for second in 0..30 {
             trickles.received(100 + second);
-            budget.look_at_uploads(after(start, second), TIMEOUT);
+            budget.check_uploads(after(start, second), TIMEOUT);
             assert_eq!(stalls.abort_reason(), None, "{second}");
         }
         drop(ends);
-        budget.look_at_uploads(after(start, 30), TIMEOUT);
+        budget.check_uploads(after(start, 30), TIMEOUT);
         assert_eq!((stalls.abort_reason(), trickles.abort_reason()), (Some(AbortReason::Idle), None));
         assert_eq!(budget.uploads.open().bodies.len(), 1);
-        budget.look_at_uploads(after(start, 1000), None);
+        budget.check_uploads(after(start, 1000), None);
         assert_eq!(trickles.abort_reason(), None, "without a timeout none is");
     }
 
@@ -281,7 +281,7 @@ mod tests {
         let silent = budget.begin_silent(Waker::noop());
         (0..100).for_each(|second| {
             body.received(800 + second);
-            budget.look_at_uploads(after(start, second), TIMEOUT);
+            budget.check_uploads(after(start, second), TIMEOUT);
         });
         assert_eq!(silent.abort_reason(), None);
         let mut new = Reservation::new(&budget, Kind::Bodies);
@@ -301,13 +301,13 @@ mod tests {
         assert_eq!(silent.len(), 165);
         let aborted = || silent.iter().filter(|one| one.abort_reason().is_some()).count();
         for second in 0..4 {
-            budget.look_at_uploads(after(start, second), TIMEOUT);
+            budget.check_uploads(after(start, second), TIMEOUT);
             budget.abort_silent();
             assert_eq!(aborted(), if second < 2 { 0 } else { 15 }, "{second}");
         }
         // They end, and the others stay.
         (0..15).for_each(|_| budget.close_stream());
-        budget.look_at_uploads(after(start, 5), TIMEOUT);
+        budget.check_uploads(after(start, 5), TIMEOUT);
         budget.abort_silent();
         assert_eq!((aborted(), budget.open_stream()), (15, true));
     }
@@ -340,7 +340,7 @@ mod tests {
             for (index, (upload, _)) in uploads.iter().enumerate().skip(2) {
                 upload.received(100_000 + second * (10 - index as u64));
             }
-            budget.look_at_uploads(after(start, second), TIMEOUT);
+            budget.check_uploads(after(start, second), TIMEOUT);
         }
         let aborted =
             || uploads.iter().map(|(upload, _)| upload.abort_reason().is_some()).collect::<Vec<_>>();
@@ -371,7 +371,7 @@ mod tests {
             assert!(is_refused(5));
         }
         drop(young);
-        (0..4).for_each(|second| budget.look_at_uploads(after(start, second), TIMEOUT));
+        (0..4).for_each(|second| budget.check_uploads(after(start, second), TIMEOUT));
         {
             let _locked = (budget.uploads.open(), budget.uploads.slow());
             assert!(is_refused(0), "the only one has a higher priority");
@@ -405,7 +405,7 @@ mod tests {
             for (index, (upload, _)) in uploads.iter().enumerate() {
                 upload.received(100 + second * index as u64);
             }
-            budget.look_at_uploads(after(start, second), TIMEOUT);
+            budget.check_uploads(after(start, second), TIMEOUT);
         }
         // The priority of who needs room; the bodies that have left then.
         let table: [(Option<i32>, &[usize]); 5] = [

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::memory::Sheds;
+use crate::memory::Sheddable;
 use crate::request::MAX_NAME;
 
 /// Large enough to be kept in replies as they are.
@@ -358,7 +358,7 @@ fn negative_priorities_are_refused_first() {
 #[derive(Default)]
 struct Asked(Mutex<Vec<i32>>);
 
-impl Sheds for Asked {
+impl Sheddable for Asked {
     fn shed(&self, _: u64, highest: i32) -> u64 {
         self.0.lock().unwrap().push(highest);
         0

@@ -14,7 +14,7 @@ fn begin(budget: &Arc<Budget>, priority: i32) -> Harness {
     harness.exchange.on_pending(Waker::noop(), false);
     let start = Instant::now();
     for second in 0..4 {
-        budget.look_at_uploads(start + Duration::from_secs(second), None);
+        budget.check_uploads(start + Duration::from_secs(second), None);
     }
     harness
 }
@@ -42,7 +42,7 @@ fn partial_headers_time_out_and_silent_streams_stay() {
     partial.exchange.on_pending(Waker::noop(), false);
     let start = Instant::now();
     for second in 0..31 {
-        budget.look_at_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
+        budget.check_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
         assert!(silent.exchange.turn_away(Instant::now).is_none());
         assert_eq!(partial.exchange.turn_away(Instant::now).is_some(), second == 30);
     }
@@ -52,7 +52,7 @@ fn partial_headers_time_out_and_silent_streams_stay() {
     silent.send(headers(&[(":path", "/v1/completions")], false)).unwrap();
     silent.exchange.on_pending(Waker::noop(), false);
     for second in 31..62 {
-        budget.look_at_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
+        budget.check_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
     }
     assert!(silent.exchange.turn_away(Instant::now).is_some());
 }
@@ -66,7 +66,7 @@ fn partial_message_of_a_running_request_times_out() {
     harness.exchange.on_pending(Waker::noop(), false);
     let start = Instant::now();
     let mut look = |second| {
-        budget.look_at_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
+        budget.check_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
     };
     look(0);
     assert!(matches!(harness.exchange.on_part(6000, Instant::now()), Step::Continue));
@@ -88,7 +88,7 @@ fn message_does_not_time_out_behind_unread_replies() {
     assert!(matches!(harness.exchange.on_part(5000, Instant::now()), Step::Continue));
     let start = Instant::now();
     let look = |second| {
-        budget.look_at_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
+        budget.check_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
     };
     // It is waited for, until there is something to say.
     harness.exchange.on_pending(Waker::noop(), false);

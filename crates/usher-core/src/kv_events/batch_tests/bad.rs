@@ -28,7 +28,7 @@ fn payloads_without_events_are_refused() {
     ] {
         let payload: Vec<u8> =
             (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
-        assert_eq!(Batch::decode(&payload, Dialect::Vllm).unwrap_err(), BatchError::Cut, "{hex}");
+        assert_eq!(Batch::decode(&payload, Dialect::Vllm).unwrap_err(), BatchError::Truncated, "{hex}");
     }
     let deep: Vec<u8> = [&b"\x92\xcb\0\0\0\0\0\0\0\0\x91"[..], &vec![0x91; 100_000], b"\xc0"].concat();
     assert_eq!(decoded(&deep, Dialect::Vllm), [Err(Skip::Malformed)]);
@@ -93,6 +93,6 @@ fn invalid_event_is_skipped_alone() {
         }
         let cleared = || Ok(Owned::Cleared(None));
         assert_eq!(decoded(&payload, Dialect::Vllm), [cleared(), Err(skip), cleared()], "{bad}");
-        assert_eq!(skip.hides_removals(), skip == Skip::MalformedRemoval);
+        assert_eq!(skip.may_miss_removals(), skip == Skip::MalformedRemoval);
     }
 }

@@ -145,7 +145,7 @@ proptest! {
     fn truncated_payload_is_cut(events in prop::collection::vec(events(), 0..8), form: u8, at: prop::sample::Index) {
         let payload = encoded(&events, 0, form);
         let cut = &payload[..at.index(payload.len())];
-        prop_assert_eq!(Batch::decode(cut, Dialect::Vllm).unwrap_err(), BatchError::Cut);
+        prop_assert_eq!(Batch::decode(cut, Dialect::Vllm).unwrap_err(), BatchError::Truncated);
     }
 
     /// All lengths are those of bytes that are there, so whoever collects needs no more than these allow.

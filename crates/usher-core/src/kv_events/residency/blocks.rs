@@ -23,7 +23,7 @@ pub(super) struct Block {
     pub(super) hash: u64,
     /// Key of the sequence up to its end.
     pub(super) key: u64,
-    pub(super) holds: Holds,
+    pub(super) holds: BlockCopies,
     pub(super) parent: At,
     /// Blocks that have this one as their parent.
     pub(super) children: u32,
@@ -38,7 +38,7 @@ pub(super) struct Block {
 
 impl Block {
     pub(super) fn new(source: SourceId, hash: u64) -> Self {
-        let holds = Holds::default();
+        let holds = BlockCopies::default();
         Self {
             hash,
             key: 0,
@@ -56,10 +56,10 @@ impl Block {
 
 /// Copies of a block: how many in which tier, and of which group.
 #[derive(Debug, Default)]
-pub(super) struct Holds(SmallVec<[Hold; 4]>);
+pub(super) struct BlockCopies(SmallVec<[TierCopies; 4]>);
 
 #[derive(Clone, Copy, Debug)]
-struct Hold {
+struct TierCopies {
     tier: Tier,
     group: u8,
     copies: u16,
@@ -68,7 +68,7 @@ struct Hold {
 /// Groups and tiers of one block; further ones don't count.
 const MAX_HOLDS: usize = 16;
 
-impl Holds {
+impl BlockCopies {
     /// The fastest tier with a copy.
     pub(super) fn best(&self) -> Option<Tier> {
         self.0.iter().map(|hold| hold.tier).min()
@@ -80,7 +80,7 @@ impl Holds {
         match self.0.iter_mut().find(|hold| hold.tier == tier && hold.group == group) {
             Some(_) if once => {}
             Some(hold) => hold.copies = hold.copies.saturating_add(1),
-            None if has_room => self.0.push(Hold { tier, group, copies: 1 }),
+            None if has_room => self.0.push(TierCopies { tier, group, copies: 1 }),
             None => {}
         }
     }
@@ -128,7 +128,7 @@ impl Blocks {
         let mut blocks = Self { chunks: Vec::new(), free: Vec::new(), len: 0 };
         for _ in 0..LISTS {
             let end = blocks.insert(Block::new(SourceId(u32::MAX), 0));
-            blocks.untie(end);
+            blocks.detach(end);
         }
         blocks.len = 0;
         blocks
@@ -170,19 +170,19 @@ impl Blocks {
                 (before + chunk.len() - 1) as At
             }
         };
-        self.untie(at);
+        self.detach(at);
         at
     }
 
     /// Forgets a block that no other has as its parent.
     pub(super) fn remove(&mut self, at: At) {
         self.unlink(at);
-        self.get_mut(at).holds = Holds::default();
+        self.get_mut(at).holds = BlockCopies::default();
         self.free.push(at);
         self.len -= 1;
     }
 
-    fn untie(&mut self, at: At) {
+    fn detach(&mut self, at: At) {
         let block = self.get_mut(at);
         (block.colder, block.hotter) = (at, at);
     }
@@ -192,7 +192,7 @@ impl Blocks {
         let (colder, hotter) = (self.get(at).colder, self.get(at).hotter);
         self.get_mut(colder).hotter = hotter;
         self.get_mut(hotter).colder = colder;
-        self.untie(at);
+        self.detach(at);
     }
 
     /// Puts a block at the hot or at the cold end of a list.
@@ -238,8 +238,8 @@ mod tests {
 
     #[test]
     fn copies_are_counted_by_tier_and_group() {
-        let mut holds = Holds::default();
-        let best = |holds: &Holds| holds.best().map(Tier::number);
+        let mut holds = BlockCopies::default();
+        let best = |holds: &BlockCopies| holds.best().map(Tier::number);
         holds.add(Tier::CPU, 0, false);
         holds.add(Tier::GPU, 0, false);
         holds.add(Tier::GPU, 0, false);

@@ -16,10 +16,10 @@ mod blocks;
 mod by_hash;
 mod forest;
 mod numbers;
+mod pending;
 mod settings;
 mod store;
 mod tier;
-mod waiting;
 
 pub use blocks::SourceId;
 pub use forest::Change;

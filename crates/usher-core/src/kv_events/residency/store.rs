@@ -9,9 +9,9 @@ use crate::kv_events::skip::Skip;
 
 use super::blocks::{NONE, SourceId};
 use super::forest::{AHEAD, Change, Forest, Place, Source};
+use super::pending::{PendingStore, PendingStores};
 use super::settings::{Settings, Summary};
 use super::tier::{Media, Tier};
-use super::waiting::{Waiting, WaitingRoom};
 
 /// Blocks that all sources hold.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Residency {
     settings: Settings,
     media: Media,
     forest: Forest,
-    waiting: WaitingRoom,
+    waiting: PendingStores,
     sources: u32,
     /// Kept between events.
     scratch: Vec<u64>,
@@ -35,7 +35,7 @@ impl Residency {
             settings,
             media,
             forest: Forest::new(settings.block_tokens),
-            waiting: WaitingRoom::default(),
+            waiting: PendingStores::default(),
             sources: 0,
             scratch: Vec::new(),
         }
@@ -72,8 +72,8 @@ impl Residency {
     /// Applies an event of an epoch, as its batch has it: of one that can't be read only counts that it is missing.
     /// `model` is the chain of the model that the engine serves; an adapter that the event names has its own.
     ///
-    /// A store without tokens is applied to the blocks that are known, though others are not. What
-    /// [hides removals](Skip::hides_removals) is to be followed by a [reset](Self::reset).
+    /// A store without tokens is applied to the blocks that are known, though others are not. Where
+    /// [removals may be missing](Skip::may_miss_removals), a [reset](Self::reset) has to follow.
     pub fn apply(
         &mut self,
         source: SourceId,
@@ -95,7 +95,7 @@ impl Residency {
             }
             Event::Cleared { medium } => self.clear_medium(source, medium, sink),
         });
-        if applied.is_err_and(Skip::hides_blocks) {
+        if applied.is_err_and(Skip::may_miss_blocks) {
             self.set_complete(source, false);
         }
         let kept = self.keep_bounds(sink);
@@ -357,7 +357,7 @@ impl Residency {
             let of_block = of_next().into_iter();
             of_block.map(move |extra| (block, Chain::digest(extra))).collect::<SmallVec<[_; 4]>>()
         });
-        let waiting = Waiting {
+        let waiting = PendingStore {
             hashes: stored.hashes.iter().collect(),
             tokens: stored.tokens.iter().collect(),
             extras: extras.collect(),
@@ -388,7 +388,7 @@ impl Residency {
         &mut self,
         source: SourceId,
         parent: u64,
-        waiting: &Waiting,
+        waiting: &PendingStore,
         placed: &mut SmallVec<[u64; 32]>,
         sink: &mut impl FnMut(Change),
     ) {
@@ -436,7 +436,7 @@ impl Residency {
     }
 
     /// Forgets the blocks of a store whose parent didn't come.
-    fn give_up(&mut self, source: SourceId, waiting: &Waiting) {
+    fn give_up(&mut self, source: SourceId, waiting: &PendingStore) {
         self.set_complete(source, false);
         if let Some(source) = self.forest.sources.get_mut(&source) {
             source.waiting -= 1;

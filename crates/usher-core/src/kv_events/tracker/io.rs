@@ -112,7 +112,7 @@ pub enum Input {
     Asleep,
     /// The engine doesn't sleep any more.
     Awake,
-    /// A batch of this epoch could not be read, or had an event that [hides removals](super::super::Skip).
+    /// A batch of this epoch could not be read, or had an event after which [removals may be missing](super::super::Skip::may_miss_removals).
     Unreadable {
         /// The epoch that it was to be applied in.
         epoch: u64,

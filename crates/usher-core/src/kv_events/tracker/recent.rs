@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Digests of consecutive messages, up to the last one.
 #[derive(Debug, Default)]
-pub(super) struct Recent {
+pub(super) struct RecentMessages {
     digests: VecDeque<u64>,
     /// Number of the message behind the last.
     end: u64,
@@ -15,7 +15,7 @@ pub(super) struct Recent {
 /// Messages that are remembered: more than a live message may lag behind its replay.
 const REMEMBERED: usize = 1024;
 
-impl Recent {
+impl RecentMessages {
     pub(super) fn push(&mut self, sequence: u64, payload: &[u8]) {
         if sequence != self.end {
             self.digests.clear();
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn the_last_messages_are_known_by_number_and_content() {
-        let mut recent = Recent::default();
+        let mut recent = RecentMessages::default();
         assert!(!recent.has(0, b""));
         let payload = |sequence: u64| sequence.to_le_bytes();
         (5..5 + 2 * REMEMBERED as u64).for_each(|sequence| recent.push(sequence, &payload(sequence)));

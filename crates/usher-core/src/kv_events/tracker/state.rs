@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rand::{Rng, RngExt};
 
 use super::io::{Action, Counts, Settings};
-use super::recent::Recent;
+use super::recent::RecentMessages;
 
 /// State machine of a source's messages, without I/O and clock.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Tracker {
     pub(super) failures: u32,
     /// Number of the next message; `None` if no message counts.
     pub(super) next: Option<u64>,
-    pub(super) recent: Recent,
+    pub(super) recent: RecentMessages,
     /// The next message in turn is known to come from the engine that sent the last one.
     pub(super) continuous: bool,
     pub(super) in_sync: bool,
@@ -112,7 +112,7 @@ impl Tracker {
             state: State::Connecting,
             failures: 0,
             next: None,
-            recent: Recent::default(),
+            recent: RecentMessages::default(),
             continuous: false,
             in_sync: false,
             lost_ms: 0,

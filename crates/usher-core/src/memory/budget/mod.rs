@@ -59,7 +59,7 @@ impl Kind {
 }
 
 /// Requests that wait, and can be refused to make room.
-pub trait Sheds: Send + Sync {
+pub trait Sheddable: Send + Sync {
     /// Refuses requests that wait and have at most this priority, those of the lowest first,
     /// until what they hold comes to so many bytes or none is left. Returns how many bytes those
     /// had: they are given back a moment later, when the requests' streams end.
@@ -69,7 +69,7 @@ pub trait Sheds: Send + Sync {
 /// Error of a full budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory budget is used up")]
-pub struct Full;
+pub struct BudgetFull;
 
 /// On cache lines of its own, two of them, as processors fetch them in pairs: every request
 /// writes the one for bodies.
@@ -90,7 +90,7 @@ pub struct Budget {
     /// Bytes of `limit` that the indexes of prefixes were given; `None`: a third.
     prefix_index: Option<u64>,
     used: [Count; Kind::ALL.len()],
-    sheds: OnceLock<Weak<dyn Sheds>>,
+    sheds: OnceLock<Weak<dyn Sheddable>>,
     /// Bytes that were shed and are not given back yet; [`UNKNOWN`](shedding::UNKNOWN) and more while
     /// some are being shed.
     promised: AtomicU64,
@@ -258,7 +258,7 @@ impl Budget {
     }
 
     /// Sets the shedder of waiting requests. The first one counts.
-    pub fn shed_with(&self, sheds: Weak<dyn Sheds>) {
+    pub fn shed_with(&self, sheds: Weak<dyn Sheddable>) {
         // A second one would be of a second server on the same budget, which nobody starts.
         let _ = self.sheds.set(sheds);
     }
@@ -292,9 +292,9 @@ impl Budget {
     /// tight those that wait with lower priorities make room for it.
     ///
     /// # Errors
-    /// `Full` if the budget has no room.
-    pub fn make_way(&self, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
-        self.squeeze(self.total(), priority)
+    /// `BudgetFull` if the budget has no room.
+    pub fn admit(&self, priority: impl FnOnce() -> Option<i32>) -> Result<(), BudgetFull> {
+        self.shed_if_tight(self.total(), priority)
     }
 
     fn total(&self) -> u64 {
@@ -315,20 +315,20 @@ impl Budget {
         kind: Kind,
         bytes: u64,
         priority: impl FnOnce() -> Option<i32>,
-    ) -> Result<(), Full> {
+    ) -> Result<(), BudgetFull> {
         self.grow_or(kind, bytes, priority, || false)
     }
 
-    /// The same, up to what may be used [`beyond`] the limit, and streams that were refused besides.
-    pub(super) fn grow_beyond(
+    /// The same beyond the limit: by its [`overcommit`], and by streams that were refused.
+    pub(super) fn grow_over_limit(
         &self,
         kind: Kind,
         bytes: u64,
         priority: impl FnOnce() -> Option<i32>,
-    ) -> Result<(), Full> {
+    ) -> Result<(), BudgetFull> {
         self.grow_or(kind, bytes, priority, || {
             let limit = self.limit.load(Relaxed);
-            self.total() <= limit.saturating_add(beyond(limit)).saturating_add(self.refusals.bytes())
+            self.total() <= limit.saturating_add(overcommit(limit)).saturating_add(self.refusals.bytes())
         })
     }
 
@@ -339,29 +339,29 @@ impl Budget {
         bytes: u64,
         priority: impl FnOnce() -> Option<i32>,
         may: impl FnOnce() -> bool,
-    ) -> Result<(), Full> {
+    ) -> Result<(), BudgetFull> {
         let used = &self.used[kind as usize].0;
         used.fetch_add(bytes, Relaxed);
-        let squeezed = self.squeeze(self.grown(), priority);
-        if squeezed.is_err() && !may() {
+        let admitted = self.shed_if_tight(self.grown(), priority);
+        if admitted.is_err() && !may() {
             used.fetch_sub(bytes, Relaxed);
-            return squeezed;
+            return admitted;
         }
         Ok(())
     }
 
     /// Grows by what can be done without, unless it is tight then.
-    pub(super) fn grow_aside(&self, kind: Kind, bytes: u64) -> Result<(), Full> {
+    pub(super) fn grow_optional(&self, kind: Kind, bytes: u64) -> Result<(), BudgetFull> {
         let most = || tight(self.limit.load(Relaxed));
         // Not counted first: others would be refused for what is never taken.
         if self.total().saturating_add(bytes) > most() {
-            return Err(Full);
+            return Err(BudgetFull);
         }
         let used = &self.used[kind as usize].0;
         used.fetch_add(bytes, Relaxed);
         if self.grown() > most() {
             used.fetch_sub(bytes, Relaxed);
-            return Err(Full);
+            return Err(BudgetFull);
         }
         Ok(())
     }
@@ -388,7 +388,7 @@ fn tight(limit: u64) -> u64 {
 
 /// Bytes that may be used beyond the limit for a moment: by streams whose priority isn't known yet, by
 /// messages of requests that are on their way, and instead of what others are about to give back.
-fn beyond(limit: u64) -> u64 {
+fn overcommit(limit: u64) -> u64 {
     limit / 16
 }
 

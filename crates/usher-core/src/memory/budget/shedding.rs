@@ -3,14 +3,18 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{TryLockError, Weak};
 
-use super::{Budget, Full, beyond, tight};
+use super::{Budget, BudgetFull, overcommit, tight};
 
 /// Promised until it is known how much is shed: what is given back meanwhile may be part of it.
 pub(super) const UNKNOWN: u64 = 1 << 62;
 
 impl Budget {
     /// Sheds requests that wait when it is tight, and says whether so much may be used.
-    pub(super) fn squeeze(&self, mut total: u64, priority: impl FnOnce() -> Option<i32>) -> Result<(), Full> {
+    pub(super) fn shed_if_tight(
+        &self,
+        mut total: u64,
+        priority: impl FnOnce() -> Option<i32>,
+    ) -> Result<(), BudgetFull> {
         let limit = self.limit.load(Relaxed);
         if total <= tight(limit) {
             return Ok(());
@@ -27,7 +31,7 @@ impl Budget {
         let leaving =
             || Some(self.promised.load(Relaxed)).filter(|promised| *promised < UNKNOWN).unwrap_or(0);
         if total > limit.saturating_add(leaving()) {
-            self.one_sheds(|promised| {
+            self.shed_serially(|promised| {
                 let missing = total.saturating_sub(limit.saturating_add(promised));
                 if missing == 0 {
                     return 0;
@@ -36,7 +40,7 @@ impl Budget {
                 self.uploads.abort_slow(missing.saturating_add(limit / 16), priority.unwrap_or(0))
             });
         }
-        if total > limit.saturating_add(leaving().min(beyond(limit))) { Err(Full) } else { Ok(()) }
+        if total > limit.saturating_add(leaving().min(overcommit(limit))) { Err(BudgetFull) } else { Ok(()) }
     }
 
     /// Sheds requests that wait for so many bytes and a sixteenth of the budget, but for what
@@ -46,7 +50,7 @@ impl Budget {
             return;
         }
         let Some(sheds) = self.sheds.get().and_then(Weak::upgrade) else { return };
-        let shed = self.one_sheds(|promised| {
+        let shed = self.shed_serially(|promised| {
             let missing = bytes.saturating_sub(promised);
             if missing > 0 { sheds.shed(missing.saturating_add(limit / 16), highest) } else { 0 }
         });
@@ -60,7 +64,7 @@ impl Budget {
         if self.total() <= limit {
             return;
         }
-        self.one_sheds(|promised| {
+        self.shed_serially(|promised| {
             let missing = self.total().saturating_sub(limit.saturating_add(promised));
             if missing == 0 {
                 return 0;
@@ -71,7 +75,7 @@ impl Budget {
 
     /// Lets one thread at a time shed requests; the others go on. `shed` gets how much is promised
     /// already, and returns how much more it has shed, which is promised from then on, too. Returns that.
-    fn one_sheds(&self, shed: impl FnOnce(u64) -> u64) -> u64 {
+    fn shed_serially(&self, shed: impl FnOnce(u64) -> u64) -> u64 {
         let _one_at_a_time = match self.shedding.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(guard)) => guard.into_inner(),

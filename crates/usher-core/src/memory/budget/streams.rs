@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::Semaphore;
 
-use super::{Budget, Kind, beyond};
+use super::{Budget, Kind, overcommit};
 use crate::memory::refusals::RefusedStream;
 
 impl Budget {
@@ -20,7 +20,7 @@ impl Budget {
         let total = self.grown();
         let limit = self.limit.load(Relaxed);
         // The other half is for messages of requests that are on their way.
-        total <= limit.saturating_add(beyond(limit) / 2)
+        total <= limit.saturating_add(overcommit(limit) / 2)
     }
 
     /// A stream that was [opened](Self::open_stream) is gone.
@@ -36,7 +36,7 @@ impl Budget {
     /// A stream was [opened](Self::open_stream) for which there is no room. Where those that haven't
     /// ended take more than what may be used beyond the limit, the oldest are reset.
     pub fn refuse_stream(&self) -> RefusedStream {
-        self.refusals.begin(Self::STREAM, beyond(self.limit().unwrap_or(u64::MAX)))
+        self.refusals.begin(Self::STREAM, overcommit(self.limit().unwrap_or(u64::MAX)))
     }
 
     /// Resets streams that were refused some time ago.

@@ -29,7 +29,7 @@ impl Budget {
         if now > limit || then > most {
             let room = limit.saturating_sub(all).min(most.saturating_sub(others));
             let needed = now.max(then.div_ceil(3).saturating_mul(4));
-            return Err(NoRoom { room, least: Self::process_that_counts(needed) });
+            return Err(NoRoom { room, least: Self::least_budget(needed) });
         }
         let mut held = Reservation::new(self, Kind::Tokenizers);
         // No request is aborted for it.
@@ -38,7 +38,7 @@ impl Budget {
     }
 
     /// The least budget of a process of which so many bytes are [counted](Self::counted).
-    fn process_that_counts(bytes: u64) -> u64 {
+    fn least_budget(bytes: u64) -> u64 {
         if bytes < UNCOUNTED / 3 {
             return bytes * 4;
         }

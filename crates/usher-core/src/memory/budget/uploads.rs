@@ -24,7 +24,7 @@ impl Budget {
     }
 
     /// Checks all bodies, and aborts those of which nothing came for `timeout`.
-    pub fn look_at_uploads(&self, now: Instant, timeout: Option<Duration>) {
+    pub fn check_uploads(&self, now: Instant, timeout: Option<Duration>) {
         self.uploads.look(now, timeout);
     }
 
@@ -51,12 +51,12 @@ pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
         tokio::select! {
             _ = ticks.tick() => {
                 let now = Instant::now();
-                budget.look_at_uploads(now, timeout);
+                budget.check_uploads(now, timeout);
                 budget.abort_silent();
                 budget.look_at_refusals(now);
                 budget.look_at_aborted(now);
             }
-            _ = seconds.tick() => budget.look_at_replies(),
+            _ = seconds.tick() => budget.check_replies(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use http::StatusCode;
-use usher_core::memory::Full;
+use usher_core::memory::BudgetFull;
 
 /// Failure to tokenize a prompt. The text has nothing of the prompt.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ impl Failure {
     }
 }
 
-impl From<Full> for Failure {
-    fn from(Full: Full) -> Self {
+impl From<BudgetFull> for Failure {
+    fn from(BudgetFull: BudgetFull) -> Self {
         Self::NoRoom
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use usher_core::memory::{Budget, Full, Kind, Reservation};
+use usher_core::memory::{Budget, BudgetFull, Kind, Reservation};
 
 /// Memory that finding the tokens of a request takes, estimated before it is allocated.
 #[derive(Debug)]
@@ -17,9 +17,9 @@ impl Room {
     /// Takes so many bytes more.
     ///
     /// # Errors
-    /// `Full` if the budget has no room for the tokens.
-    pub(super) fn take(&mut self, bytes: usize) -> Result<(), Full> {
-        self.0.grow_aside(self.0.bytes().saturating_add(bytes as u64))
+    /// `BudgetFull` if the budget has no room for the tokens.
+    pub(super) fn take(&mut self, bytes: usize) -> Result<(), BudgetFull> {
+        self.0.grow_optional(self.0.bytes().saturating_add(bytes as u64))
     }
 
     /// Keeps so many bytes, if it has more.
