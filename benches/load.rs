@@ -20,7 +20,7 @@ use usher::extproc::call::{Calls, MessageLimits};
 use usher::extproc::health::HealthState;
 use usher::extproc::server::{Server, ServerOptions};
 use usher::extproc::service::ProcessCall;
-use usher::extproc::stop::Stops;
+use usher::extproc::stop::StopSignals;
 
 #[path = "common/bodies.rs"]
 mod bodies;
@@ -84,7 +84,7 @@ fn start(runtime: &Runtime) -> Client {
             };
             let health_state = Arc::new(HealthState::new(false));
             let server = Server::start(extproc, health, service, health_state, options).unwrap();
-            let (_stopper, mut stops) = Stops::channel();
+            let (_stopper, mut stops) = StopSignals::channel();
             server.run(&mut stops).await;
         });
     });

@@ -18,7 +18,7 @@ use clap::Parser;
 use usher::extproc::call::{Call, Calls, End, MessageLimits};
 use usher::extproc::health::HealthState;
 use usher::extproc::server::{Server, ServerOptions};
-use usher::extproc::stop::Stops;
+use usher::extproc::stop::StopSignals;
 use usher_wire::envoy;
 use usher_wire::event::Event;
 use usher_wire::inbox::Payload;
@@ -65,7 +65,7 @@ fn main() -> anyhow::Result<()> {
         let options =
             ServerOptions { threads, tls: None, drain_timeout: Duration::ZERO, budget: Default::default() };
         let server = Server::start(extproc, health, service, state, options)?;
-        server.run(&mut Stops::from_signals()?).await;
+        server.run(&mut StopSignals::from_signals()?).await;
         Ok(())
     })
 }

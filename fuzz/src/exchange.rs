@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use prometheus::Registry;
-use usher::extproc::exchange::{Exchange, Question, Shared, Step};
+use usher::extproc::exchange::{DecisionRequest, Exchange, Shared, Step};
 use usher::flow::{Code, Dispatcher, Rejection, Routed};
 use usher::request::restore::ModelRestorer;
 use usher::request::{Headers, Pieces, Request, RequestParser};
@@ -53,7 +53,7 @@ struct Run {
     registry: Registry,
     late: bool,
     full_duplex: (bool, bool),
-    waiting: Option<Question>,
+    waiting: Option<DecisionRequest>,
     request: Incoming,
     response: Incoming,
     upstream: Outgoing,
@@ -227,7 +227,7 @@ impl Run {
     }
 
     /// Answers the question that waits, if one does.
-    fn decided(&mut self, decide: impl FnOnce(&Question) -> Result<Routed, Rejection>) -> bool {
+    fn decided(&mut self, decide: impl FnOnce(&DecisionRequest) -> Result<Routed, Rejection>) -> bool {
         let Some(question) = self.waiting.take() else { return true };
         assert!(self.exchange.is_deciding() && !self.upstream.headers);
         let result = decide(&question);
@@ -253,7 +253,7 @@ impl Run {
     }
 
     /// A destination that nobody waits for any more.
-    fn too_late(&mut self, question: &Question) {
+    fn too_late(&mut self, question: &DecisionRequest) {
         let result = dispatch(&self.pool.dispatcher, question);
         let step = self.exchange.decided(result, Instant::now());
         assert!(matches!(step, Step::Continue));
@@ -398,7 +398,7 @@ impl Run {
     }
 }
 
-fn dispatch(dispatcher: &Arc<Dispatcher>, question: &Question) -> Result<Routed, Rejection> {
-    let Question { request, subset } = question;
+fn dispatch(dispatcher: &Arc<Dispatcher>, question: &DecisionRequest) -> Result<Routed, Rejection> {
+    let DecisionRequest { request, subset } = question;
     dispatcher.enter(request, subset).decided().now_or_never().expect("nothing to wait for")
 }

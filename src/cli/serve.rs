@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::flags::ServeArgs;
 use super::logging;
 use crate::extproc::listen::Listeners;
-use crate::extproc::stop::Stops;
+use crate::extproc::stop::StopSignals;
 use crate::registry::PluginTypes;
 use crate::settings::Environment;
 use usher_terminal::CliError;
@@ -26,7 +26,7 @@ pub(super) fn serve(args: ServeArgs, types: &PluginTypes) -> Result<(), CliError
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| system(&error))?;
     let result = runtime.block_on(async {
-        let stops = Stops::from_signals().map_err(|error| system(&error))?;
+        let stops = StopSignals::from_signals().map_err(|error| system(&error))?;
         let listeners =
             Listeners::bind(&setup.settings().listen).map_err(|error| CliError::Failed(error.to_string()))?;
         Ok(crate::run(setup, listeners, stops).await?)

@@ -446,22 +446,25 @@ impl Streams {
 
 /// Streams that have ended on our side, and not on the client's.
 #[derive(Debug)]
-pub struct Lingering {
+pub struct HalfClosedStreams {
     streams: mpsc::UnboundedReceiver<CountedBody>,
     /// Places of those of all connections.
     places: Arc<Semaphore>,
 }
 
 /// The streams of a connection.
-pub fn streams(room: &ConnectionRoom) -> (Arc<Streams>, Lingering) {
+pub fn streams(room: &ConnectionRoom) -> (Arc<Streams>, HalfClosedStreams) {
     let (lingering, streams) = mpsc::unbounded_channel();
     let small = Arc::new(Semaphore::new(small::MAX_STREAMS as usize));
     let places = Arc::clone(room.budget().lingering());
     let unread = Arc::clone(room.unread());
-    (Arc::new(Streams { unread, lingering, small, begun: Mutex::default() }), Lingering { streams, places })
+    (
+        Arc::new(Streams { unread, lingering, small, begun: Mutex::default() }),
+        HalfClosedStreams { streams, places },
+    )
 }
 
-impl Lingering {
+impl HalfClosedStreams {
     /// Reads them until `drain` is cancelled, or for ever. They are reset then: no client is to wait
     /// for them.
     pub async fn read(mut self, drain: &CancellationToken) {

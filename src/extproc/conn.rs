@@ -21,7 +21,7 @@ use tower::BoxError;
 
 use super::arrivals::{self, Counted, Replies, RequestBody, Turns};
 use super::executor::StreamExecutor;
-use super::preface::Greeted;
+use super::preface::WithPreface;
 use super::spread::Streams;
 use crate::memory::{ConnectionRoom, Unread};
 
@@ -122,8 +122,8 @@ impl ConnectionError {
 pub async fn open<I: AsyncRead + Unpin>(
     transport: impl Future<Output = io::Result<I>>,
     lifetime: &Lifetime,
-) -> Result<Option<Greeted<I>>, ConnectionError> {
-    let opening = async { Greeted::read(transport.await?).await };
+) -> Result<Option<WithPreface<I>>, ConnectionError> {
+    let opening = async { WithPreface::read(transport.await?).await };
     tokio::select! {
         opened = tokio::time::timeout(OPEN_TIMEOUT, opening) => match opened {
             Ok(opened) => Ok(Some(opened?)),
@@ -144,7 +144,7 @@ pub async fn open<I: AsyncRead + Unpin>(
 /// # Errors
 /// `ConnectionError` if the client violates HTTP/2, disconnects or stops responding.
 pub async fn serve<I, S, B>(
-    io: Greeted<I>,
+    io: WithPreface<I>,
     service: S,
     lifetime: &Lifetime,
     room: ConnectionRoom,

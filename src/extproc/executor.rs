@@ -35,7 +35,7 @@ where
         }
         let task = match end {
             Some(StreamEnd { cancelled, is_small: true }) => {
-                self.threads.run_here(cancelled.run_until_cancelled_owned(stream).map(|_| ()))
+                self.threads.spawn_uncounted(cancelled.run_until_cancelled_owned(stream).map(|_| ()))
             }
             Some(StreamEnd { cancelled, is_small: false }) => {
                 let open = self.streams.open();

@@ -225,7 +225,7 @@ impl<I> Opening<I> {
 
     /// Its handshake is over. What comes before the preface of HTTP/2 counts as well, and may be as much
     /// as it likes: TLS doesn't read on before that is taken.
-    pub fn shook_hands(&mut self) {
+    pub fn handshake_done(&mut self) {
         if let Some(memory) = &mut self.memory {
             (memory.is_in_handshake, memory.received) = (false, 0);
         }
@@ -329,7 +329,7 @@ mod tests {
         let (mut open, next) = begin(&openings, 1);
         drop((opening, place));
         read(&mut open, 10 * KI).await.unwrap();
-        open.shook_hands();
+        open.handshake_done();
         assert_eq!(read(&mut open, 100 * KI).await, Ok(()), "requests follow");
         assert_eq!(used(), (SILENT + MOST, SILENT + MOST));
         drop(next);

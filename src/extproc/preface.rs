@@ -14,13 +14,13 @@ pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection whose preface has come. Reading from it gives the preface again.
 #[derive(Debug)]
-pub struct Greeted<I> {
+pub struct WithPreface<I> {
     io: I,
     /// The part of the preface that has not been given again.
     preface: &'static [u8],
 }
 
-impl<I: AsyncRead + Unpin> Greeted<I> {
+impl<I: AsyncRead + Unpin> WithPreface<I> {
     /// Reads the preface.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl<I: AsyncRead + Unpin> Greeted<I> {
     }
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Greeted<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for WithPreface<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -64,7 +64,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Greeted<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Greeted<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for WithPreface<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -93,7 +93,7 @@ mod tests {
         for size in [1, 5, 24, 100] {
             let sent = [PREFACE, b"and more"].concat();
             // In two pieces, as a network may deliver it.
-            let mut greeted = Greeted::read(sent[..7].chain(&sent[7..])).await.unwrap();
+            let mut greeted = WithPreface::read(sent[..7].chain(&sent[7..])).await.unwrap();
             let mut seen: Vec<u8> = Vec::new();
             loop {
                 let mut piece = vec![0; size];
@@ -116,7 +116,7 @@ mod tests {
             (b"", io::ErrorKind::UnexpectedEof),
         ];
         for (sent, kind) in table {
-            assert_eq!(Greeted::read(sent).await.unwrap_err().kind(), kind, "{sent:?}");
+            assert_eq!(WithPreface::read(sent).await.unwrap_err().kind(), kind, "{sent:?}");
         }
     }
 }

@@ -20,7 +20,7 @@ use super::health::{self, HealthState};
 use super::router::Router;
 use super::small::Small;
 use super::spread::{Streams, Threads};
-use super::stop::{Stop, Stops};
+use super::stop::{Stop, StopSignals};
 use super::tls::Tls;
 use super::workers::Workers;
 use crate::memory::{Budget, ConnectionRoom, ConnectionSlots, Windows, small};
@@ -138,7 +138,7 @@ impl Server {
     /// open streams are finished. A further stop closes them.
     ///
     /// All threads and tasks of the server have ended when this returns.
-    pub async fn run(self, stops: &mut Stops) -> Ended {
+    pub async fn run(self, stops: &mut StopSignals) -> Ended {
         let Self { extproc, health_port, health, workers, tls, options, finishing } = self;
         let health_lifetime = Lifetime::new();
         let health_port = AbortOnDropHandle::new(tokio::spawn(serve_small(
@@ -195,7 +195,7 @@ async fn accept_until_stopped(
     workers: &Workers,
     health: &HealthState,
     drain_timeout: Duration,
-    stops: &mut Stops,
+    stops: &mut StopSignals,
 ) -> Ended {
     let mut accepting = pin!(accept(&listener, |stream, peer| hand_over(workers, stream, peer)));
     let stop = tokio::select! {

@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 use crate::flow::{Dispatcher, Entered, Rejection, Routed};
 
 use super::call::{Call, End};
-use super::exchange::{Exchange, Question, Shared, Step};
+use super::exchange::{DecisionRequest, Exchange, Shared, Step};
 use usher_wire::envoy;
 use usher_wire::event::Event;
 use usher_wire::inbox::Payload;
@@ -99,7 +99,7 @@ impl ProcessCall {
         flow
     }
 
-    fn decide(&mut self, question: &Question) -> ControlFlow<End> {
+    fn decide(&mut self, question: &DecisionRequest) -> ControlFlow<End> {
         match self.dispatcher.enter(&question.request, &question.subset) {
             Entered::Decided(result) => after(&self.exchange.decided(result, Instant::now())),
             Entered::Waits(decision) => {
@@ -169,7 +169,7 @@ impl Call for ProcessCall {
     }
 
     fn poll(&mut self, context: &mut Context<'_>, out: &mut Outbox) -> ControlFlow<End> {
-        if let Some(step) = self.exchange.turn_away(Instant::now) {
+        if let Some(step) = self.exchange.refuse_if_starved(Instant::now) {
             return self.reply(after(&step), out);
         }
         let Some(deciding) = &mut self.deciding else {

@@ -123,13 +123,13 @@ impl Streams {
 
 impl Streams {
     /// Runs a stream that weighs nothing, on the current runtime. Returns what ends it.
-    pub fn run_here(&self, stream: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+    pub fn spawn_uncounted(&self, stream: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         tokio::spawn(stream).abort_handle()
     }
 
     /// Runs a stream. Returns what ends it.
     pub fn run(&self, stream: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        let Some((threads, own)) = &self.threads else { return self.run_here(stream) };
+        let Some((threads, own)) = &self.threads else { return self.spawn_uncounted(stream) };
         let place = threads.place(*own);
         let carried = Carried::new(threads, place);
         let stream = stream.map(move |()| drop(carried));
@@ -227,7 +227,7 @@ mod tests {
         let _busy = carry(&threads, 0, 2 * ALONE);
         let handle = runtimes[0].handle().clone();
         let _context = handle.enter();
-        let stream = Streams::of(&threads, 0).run_here(std::future::pending());
+        let stream = Streams::of(&threads, 0).spawn_uncounted(std::future::pending());
         assert_eq!((threads.open(), threads.total()), (vec![2 * ALONE, 0], vec![2 * ALONE as u64, 0]));
         stream.abort();
         runtimes[0].block_on(async { tokio::task::yield_now().await });

@@ -17,23 +17,23 @@ pub enum Stop {
 
 /// The wishes to stop, in the order in which they arrive.
 #[derive(Debug)]
-pub struct Stops {
+pub struct StopSignals {
     receiver: mpsc::UnboundedReceiver<Stop>,
     stopping: CancellationToken,
 }
 
 /// Tells a server to stop.
 #[derive(Debug, Clone)]
-pub struct Stopper {
+pub struct StopSender {
     sender: mpsc::UnboundedSender<Stop>,
 }
 
-impl Stops {
+impl StopSignals {
     /// A pair for programs that stop a server without signals.
     #[must_use]
-    pub fn channel() -> (Stopper, Self) {
+    pub fn channel() -> (StopSender, Self) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        (Stopper { sender }, Self { receiver, stopping: CancellationToken::new() })
+        (StopSender { sender }, Self { receiver, stopping: CancellationToken::new() })
     }
 
     /// SIGTERM drains, SIGINT stops. Must be called within a tokio runtime, which
@@ -79,7 +79,7 @@ impl Stops {
     }
 }
 
-impl Stopper {
+impl StopSender {
     /// Sends a wish; without effect when the server has ended.
     pub fn stop(&self, stop: Stop) {
         // The only error is that nobody listens any more.

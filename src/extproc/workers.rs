@@ -216,7 +216,7 @@ where
         Some(acceptor) => {
             let opened = |tls: &mut TlsStream<Opening<_>>| tls.get_mut().0.opened();
             let transport = acceptor.accept(stream).map_ok(|mut tls| {
-                tls.get_mut().0.shook_hands();
+                tls.get_mut().0.handshake_done();
                 tls
             });
             serve_on(transport, opened, opens, service, room, streams).await

@@ -204,9 +204,9 @@ impl Deciding<'_> {
         if candidates.is_empty() {
             return Err(Rejection::screened());
         }
-        let asks_only = asks_only(request);
+        let is_page_request = is_page_request(request);
         let among = self.decider.outlier_filter.as_ref().and_then(|outlier_filter| {
-            outlier_filter.choice(candidates, !self.policy.stages.screens(), !asks_only, now_ms, rng)
+            outlier_filter.choice(candidates, !self.policy.stages.screens(), !is_page_request, now_ms, rng)
         });
         // About all of them: should nobody else do, those that are ejected have to.
         self.policy.stages.produce(&cx, candidates, facts);
@@ -230,20 +230,22 @@ impl Deciding<'_> {
             (choose()?, None)
         };
         if let Some(outlier_filter) = self.decider.outlier_filter.as_ref().filter(|_| chosen.overrules) {
-            outlier_filter.overrule();
+            outlier_filter.count_fallback();
         }
         let attempt = among.and_then(|choice| choice.attempt).filter(|_| chosen.probes);
         let probe = attempt.map(|attempt| attempt.probe.used());
         let class = class_of(request);
         // Of a pair either may be the one that hangs, so that nobody is blamed.
         let uploading = request.is_uploading;
-        let awaited =
-            (self.decider.outlier_filter.is_some() && !uploading && !asks_only && !is_pair(&chosen.decision))
-                .then(|| chosen.decision.primary_endpoint().health().awaits(class, now_ms))
-                .flatten();
+        let awaited = (self.decider.outlier_filter.is_some()
+            && !uploading
+            && !is_page_request
+            && !is_pair(&chosen.decision))
+        .then(|| chosen.decision.primary_endpoint().health().awaits(class, now_ms))
+        .flatten();
         let clock = Some(self.decider.clock.clone());
         let sent =
-            Sent { at_ms: now_ms, uploading, asks_only, probe, class, awaited, unproven: false, clock };
+            Sent { at_ms: now_ms, uploading, is_page_request, probe, class, awaited, unproven: false, clock };
         Ok(self.book(&context, chosen.decision, effects, sent))
     }
 
@@ -349,7 +351,7 @@ fn class_of(request: &Request) -> RequestClass {
 
 /// Returns `true` if a request asks for a page only. A server that can't generate anything
 /// may well answer it, so that says nothing good about a server.
-fn asks_only(request: &Request) -> bool {
+fn is_page_request(request: &Request) -> bool {
     let method = || request.headers.get(":method");
     request.body.is_empty()
         && !request.is_uploading

@@ -15,7 +15,7 @@ mod spread;
 
 pub use attempts::Attempts;
 pub use dispatcher::{Dispatcher, Entered};
-pub use gate::task::{keep_bands, keep_moving};
+pub use gate::task::{keep_bands, run_gate};
 pub use gate::{Demand, DemandOf, Gate, GateCollector, GateMetrics, GateStatus, Permit};
 pub use policy::{ActivePolicy, Policy};
 pub use queue::BandLoad;

@@ -119,7 +119,7 @@ impl OutlierFilter {
     }
 
     /// Counts a decision that takes ejected endpoints although it is no probe.
-    pub(super) fn overrule(&self) {
+    pub(super) fn count_fallback(&self) {
         self.outliers.metrics().overruled.inc();
     }
 
@@ -235,12 +235,12 @@ fn relief(
     if taken.is_empty() {
         return None;
     }
-    Some(instead(healthy, relieved, &taken))
+    Some(replace_candidates(healthy, relieved, &taken))
 }
 
 /// Candidates with these, given as positions in the snapshot, in place of all that do these parts of the
 /// work. One stays that does another part as well, which no other endpoint does.
-fn instead(candidates: &Candidates, replaced: u8, by: &[u32]) -> Candidates {
+fn replace_candidates(candidates: &Candidates, replaced: u8, by: &[u32]) -> Candidates {
     let all = || candidates.indices().iter().zip(candidates.view().iter());
     let kept = all().filter(|(_, endpoint)| parts(endpoint) & replaced == 0);
     let covered = kept.fold(0, |covered, (_, endpoint)| covered | parts(endpoint));
@@ -265,7 +265,7 @@ fn attempt(all: &Candidates, others: &Candidates, ejected: &[u32], now_ms: u64) 
     let (_, position, endpoint) = ejected.iter().filter_map(due).min_by_key(|(due_ms, ..)| *due_ms)?;
     // `None`: another request was faster.
     let probe = endpoint.health().claim(now_ms)?;
-    Some(Attempt { probe, position, among: instead(others, parts(endpoint), &[position]) })
+    Some(Attempt { probe, position, among: replace_candidates(others, parts(endpoint), &[position]) })
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub(super) struct Sent {
     /// Its body is on its way: no response is late before its end.
     pub(super) uploading: bool,
     /// `true` if it only asks for a page: a good response says nothing about the server.
-    pub(super) asks_only: bool,
+    pub(super) is_page_request: bool,
     /// Probe of the first choice, if the request is one.
     pub(super) probe: Option<Probe>,
     /// Requests like it.
@@ -169,8 +169,8 @@ impl Routed {
             awaited.map(AwaitedByte::forget);
             return;
         }
-        let Sent { at_ms, asks_only, .. } = self.sent;
-        let verdict = if asks_only && verdict == Verdict::Good { Verdict::Unclear } else { verdict };
+        let Sent { at_ms, is_page_request, .. } = self.sent;
+        let verdict = if is_page_request && verdict == Verdict::Good { Verdict::Unclear } else { verdict };
         let first = self.decision.primary_endpoint();
         let server = named.unwrap_or(first);
         if named.is_some() {
@@ -209,7 +209,7 @@ impl Routed {
     }
 
     /// Counts a good response as a success: its stream has begun, or it has ended.
-    fn prove(&mut self) {
+    fn count_success(&mut self) {
         if !std::mem::take(&mut self.sent.unproven) {
             return;
         }
@@ -240,7 +240,7 @@ impl Routed {
         self.sent.class = RequestClass::of(bytes, false, None);
         let Some(clock) = &self.sent.clock else { return };
         self.sent.at_ms = clock.now_ms();
-        if !self.sent.asks_only && !is_pair(&self.decision) {
+        if !self.sent.is_page_request && !is_pair(&self.decision) {
             let first = self.decision.primary_endpoint();
             self.sent.awaited = first.health().awaits(self.sent.class, self.sent.at_ms);
         }
@@ -261,7 +261,7 @@ impl Routed {
     /// The first token of the response has passed; of a response whose content isn't recognised, the
     /// first bytes of its body. Counts once.
     pub fn first_token(&mut self) {
-        self.prove();
+        self.count_success();
         self.learn_first_token();
         if let Some(observed) = self.observed.as_mut().filter(|observed| !observed.begun) {
             observed.begun = true;
@@ -291,7 +291,7 @@ impl Routed {
     /// gateway.
     pub fn response_ends(&mut self, usage: &Usage, generated: u64) -> Vec<Attribute> {
         let mut attributes = Vec::new();
-        self.prove();
+        self.count_success();
         if let Some(server) = self.server.take() {
             server.health().finished();
         }

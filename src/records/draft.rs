@@ -117,7 +117,7 @@ fn record(subject: &Subject<'_>, decision: Option<&Decision>, refusal: Option<Re
         && let Some(row) = positions.find(*first).and_then(|row| rows.get_mut(usize::from(row)))
     {
         // It was booked a moment ago.
-        row.without_own();
+        row.subtract_own();
     }
     let count = |candidates: &Candidates| u32::try_from(candidates.len()).unwrap_or(u32::MAX);
     let endpoints = count(candidates);

@@ -5,19 +5,19 @@ use std::time::Instant;
 
 use super::pace::Sampler;
 use super::queue::Queue;
-use super::record::{DecisionRecord, KeptFor};
+use super::record::{DecisionRecord, KeepReason};
 
 /// Records by reason. All share one capacity, of which a third is each reason's own: where they are too many, the most
 /// frequent reason loses its oldest. What enters is limited, so that in an overload, where most requests fail, its
 /// beginning outlasts the ordinary records of that time.
 #[derive(Debug)]
-pub(super) struct Notable {
+pub(super) struct NotableRecords {
     capacity: usize,
     queues: [Queue; 3],
     pace: [Sampler; 3],
 }
 
-impl Notable {
+impl NotableRecords {
     /// Room for so many, each of which stays for at least so many seconds.
     pub(super) fn new(capacity: usize, seconds: f64) -> Self {
         // Half of a reason's own part at once, and the other half over the time.
@@ -27,11 +27,11 @@ impl Notable {
     }
 
     /// Returns `true` if one may enter for this reason now.
-    pub(super) fn takes(&mut self, reason: KeptFor, now: Instant) -> bool {
+    pub(super) fn takes(&mut self, reason: KeepReason, now: Instant) -> bool {
         self.pace[reason as usize].take(now)
     }
 
-    pub(super) fn push(&mut self, reason: KeptFor, record: Arc<DecisionRecord>) {
+    pub(super) fn push(&mut self, reason: KeepReason, record: Arc<DecisionRecord>) {
         self.queues[reason as usize].push_back(record);
     }
 

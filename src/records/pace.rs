@@ -46,12 +46,12 @@ const LEAST: f64 = 0.05;
 /// A moving quantile of times in seconds: it moves up by a small share of itself with a time above it, and down by
 /// a nineteenth of that with one below.
 #[derive(Debug, Default)]
-pub(super) struct Slowness {
+pub(super) struct MovingQuantile {
     quantile: f64,
     seen: u32,
 }
 
-impl Slowness {
+impl MovingQuantile {
     /// Takes a time. Returns `true` if it is longer by a quarter than nearly all before it.
     pub(super) fn is_slow(&mut self, seconds: f64) -> bool {
         if !seconds.is_finite() {
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_quantile_is_above_nineteen_of_twenty() {
-        let mut slowness = Slowness::default();
+        let mut slowness = MovingQuantile::default();
         // Times from 1 to 2 s in an order that has no pattern.
         let time = |n: u32| 1.0 + f64::from(n.wrapping_mul(2_654_435_761) >> 8) / f64::from(1 << 24);
         let above = (0..20_000).map(time).filter(|time| {
@@ -100,13 +100,13 @@ mod tests {
 
     #[test]
     fn equal_times_are_not_slow() {
-        let mut slowness = Slowness::default();
+        let mut slowness = MovingQuantile::default();
         assert!((0..1000).all(|_| !slowness.is_slow(1.0)));
     }
 
     #[test]
     fn short_times_are_never_slow() {
-        let mut slowness = Slowness::default();
+        let mut slowness = MovingQuantile::default();
         assert!((0..1000).all(|n| !slowness.is_slow(0.001 * f64::from(n % 40))));
     }
 }

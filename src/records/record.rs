@@ -65,18 +65,18 @@ impl ProfileRecord {
 
     /// Bytes that it takes besides itself.
     fn size(&self) -> usize {
-        spilled(&self.steps)
-            + spilled(&self.dropped)
-            + spilled(&self.scored)
-            + spilled(&self.picks)
-            + spilled(&self.estimates)
+        heap_bytes(&self.steps)
+            + heap_bytes(&self.dropped)
+            + heap_bytes(&self.scored)
+            + heap_bytes(&self.picks)
+            + heap_bytes(&self.estimates)
             + size_of_val(&*self.scores)
             + ALLOCATION
     }
 }
 
 /// Bytes that a vector takes besides itself.
-fn spilled<A: Array>(vector: &SmallVec<A>) -> usize {
+fn heap_bytes<A: Array>(vector: &SmallVec<A>) -> usize {
     if vector.spilled() { vector.capacity() * size_of::<A::Item>() + ALLOCATION } else { 0 }
 }
 
@@ -93,7 +93,7 @@ pub struct Refusal {
 
 /// Reason why a record is kept longer than ordinary ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeptFor {
+pub(super) enum KeepReason {
     /// The request went nowhere.
     Refusal,
     /// No good response.
@@ -142,7 +142,7 @@ pub struct DecisionRecord {
     pub(super) outcome: OnceLock<Outcome>,
     pub(super) is_slow: AtomicBool,
     /// Set if it is kept longer than ordinary ones.
-    pub(super) kept_for: OnceLock<KeptFor>,
+    pub(super) kept_for: OnceLock<KeepReason>,
     pub(super) held: Held,
 }
 
@@ -236,14 +236,15 @@ impl DecisionRecord {
         let profiles: usize = self.profiles.iter().map(ProfileRecord::size).sum();
         let all =
             size_of::<Self>() + self.request_names.size() + refusal + size_of_val(&*self.rows) + profiles;
-        let all = all + spilled(&self.profiles) + size_of_val(&*self.kv_events) + size_of_val(&*self.names);
+        let all =
+            all + heap_bytes(&self.profiles) + size_of_val(&*self.kv_events) + size_of_val(&*self.names);
         (all + 6 * ALLOCATION) as u64
     }
 }
 
 /// A record that a response will complete.
 #[derive(Debug)]
-pub(super) enum Kept {
+pub(super) enum RecordRef {
     /// The ring has it, until others take its place.
     InRing(Weak<DecisionRecord>),
     /// Sampled out: it enters the ring only if the request fails or is slow.

@@ -7,11 +7,11 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use usher_core::memory::{Budget, Kind, Reservation};
 
-use super::notable::Notable;
+use super::notable::NotableRecords;
 use super::outcome::{Ending, Outcome};
-use super::pace::{Sampler, Slowness};
+use super::pace::{MovingQuantile, Sampler};
 use super::queue::Queue;
-use super::record::{DecisionRecord, Held, Kept, KeptFor};
+use super::record::{DecisionRecord, Held, KeepReason, RecordRef};
 
 /// Bytes of memory for each record of the capacity, on average. A decision among ten endpoints takes one
 /// kilobyte, the largest some ten.
@@ -47,16 +47,16 @@ struct Inner {
     /// Records displaced from `recent` while their requests are under way.
     under_way: Queue,
     /// Refused, failed and slow ones.
-    notable: Notable,
+    notable: NotableRecords,
     /// Bytes of all these.
     bytes: u64,
     decisions: u64,
     changes: u64,
     sampled_out: u64,
     ordinary: Sampler,
-    first_tokens: Slowness,
+    first_tokens: MovingQuantile,
     /// Durations of responses that don't come token by token.
-    totals: Slowness,
+    totals: MovingQuantile,
     reservation: Reservation,
 }
 
@@ -92,13 +92,13 @@ impl Records {
                 recent: Queue::default(),
                 under_way: Queue::default(),
                 bytes: 0,
-                notable: Notable::new(capacity.max(1).div_ceil(4), WINDOW),
+                notable: NotableRecords::new(capacity.max(1).div_ceil(4), WINDOW),
                 decisions: 0,
                 changes: 0,
                 sampled_out: 0,
                 ordinary: Sampler::new(per_second, 2.0 * per_second),
-                first_tokens: Slowness::default(),
-                totals: Slowness::default(),
+                first_tokens: MovingQuantile::default(),
+                totals: MovingQuantile::default(),
                 reservation: Reservation::new(budget, Kind::Records),
             }),
         }
@@ -137,7 +137,7 @@ impl Records {
     /// are many where a pool is full.
     pub fn takes_refusal(&self, now: Instant) -> bool {
         let mut inner = self.inner();
-        let is_sampled = inner.notable.takes(KeptFor::Refusal, now);
+        let is_sampled = inner.notable.takes(KeepReason::Refusal, now);
         if !is_sampled {
             inner.decisions += 1;
             inner.sampled_out += 1;
@@ -147,7 +147,7 @@ impl Records {
 
     /// Takes a record in; refusals are [sampled](Self::takes_refusal) before. One that is sampled out is
     /// left to its stream, as it may yet fail or be slow. `None` of one that somebody else has.
-    pub(super) fn push(&self, mut shared: Arc<DecisionRecord>, now: Instant) -> Option<Kept> {
+    pub(super) fn push(&self, mut shared: Arc<DecisionRecord>, now: Instant) -> Option<RecordRef> {
         let record = Arc::get_mut(&mut shared)?;
         let size = record.size();
         let is_refused = record.refusal.is_some();
@@ -161,14 +161,14 @@ impl Records {
         }
         record.held = Held::new(&self.live, size);
         if !is_sampled {
-            return Some(Kept::Alone(shared));
+            return Some(RecordRef::Alone(shared));
         }
         let record = shared;
-        let kept = Kept::InRing(Arc::downgrade(&record));
+        let kept = RecordRef::InRing(Arc::downgrade(&record));
         inner.change(&record);
         inner.bytes += size;
         if is_refused {
-            inner.notable.push(KeptFor::Refusal, record)
+            inner.notable.push(KeepReason::Refusal, record)
         } else {
             inner.recent.push_back(record)
         }
@@ -179,10 +179,10 @@ impl Records {
     }
 
     /// A request has ended.
-    pub(super) fn end(&self, kept: &Kept, outcome: Outcome, now: Instant) {
+    pub(super) fn end(&self, kept: &RecordRef, outcome: Outcome, now: Instant) {
         let (record, is_alone) = match kept {
-            Kept::InRing(record) => (record.upgrade(), false),
-            Kept::Alone(record) => (Some(Arc::clone(record)), true),
+            RecordRef::InRing(record) => (record.upgrade(), false),
+            RecordRef::Alone(record) => (Some(Arc::clone(record)), true),
         };
         let mut inner = self.inner();
         let is_slow = match outcome.first_token {
@@ -195,8 +195,11 @@ impl Records {
         if record.outcome.set(outcome).is_err() {
             return;
         }
-        let reason =
-            if record.is_failed() { Some(KeptFor::Failure) } else { is_slow.then_some(KeptFor::Slowness) };
+        let reason = if record.is_failed() {
+            Some(KeepReason::Failure)
+        } else {
+            is_slow.then_some(KeepReason::Slowness)
+        };
         let reason = reason.filter(|reason| inner.notable.takes(*reason, now));
         if !is_alone {
             reason.map(|reason| record.kept_for.set(reason));
@@ -231,7 +234,7 @@ impl Records {
         let room = self.room(inner);
         let most_bytes = room - room / 4;
         let mut evicted = SmallVec::new();
-        while let Some(record) = inner.next_out(self.capacity, most_bytes) {
+        while let Some(record) = inner.pop_excess(self.capacity, most_bytes) {
             inner.bytes = inner.bytes.saturating_sub(record.held.bytes());
             evicted.push(record);
         }
@@ -266,7 +269,7 @@ impl Inner {
     }
 
     /// The next record to leave, if there are too many.
-    fn next_out(&mut self, capacity: usize, most_bytes: u64) -> Option<Arc<DecisionRecord>> {
+    fn pop_excess(&mut self, capacity: usize, most_bytes: u64) -> Option<Arc<DecisionRecord>> {
         loop {
             if self.notable.is_over() {
                 return self.notable.pop();

@@ -81,7 +81,7 @@ impl Row {
     }
 
     /// Takes the request that was just booked there out of those in flight.
-    pub(super) fn without_own(&mut self) {
+    pub(super) fn subtract_own(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 }

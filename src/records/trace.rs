@@ -140,7 +140,7 @@ impl RunTrace {
     }
 
     /// Place among the survivors of the one with the highest total besides the one at `first`.
-    pub fn best_but(&self, first: usize) -> Option<usize> {
+    pub fn best_except(&self, first: usize) -> Option<usize> {
         if self.totals.is_empty() {
             return self.best.iter().map(|place| *place as usize).find(|place| *place != first);
         }
@@ -278,8 +278,8 @@ mod tests {
         let mut run = RunTrace::default();
         run.totalled(&mut totals.clone());
         assert_eq!(run.best.as_slice(), &sorted[..BEST]);
-        assert_eq!(run.best_but(sorted[0] as usize), Some(sorted[1] as usize));
-        assert_eq!(run.best_but(999), Some(sorted[0] as usize));
+        assert_eq!(run.best_except(sorted[0] as usize), Some(sorted[1] as usize));
+        assert_eq!(run.best_except(999), Some(sorted[0] as usize));
     }
 
     #[test]

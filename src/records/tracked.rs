@@ -9,7 +9,7 @@ use usher_core::request::Served;
 use usher_core::request::usage::Usage;
 
 use super::outcome::{Ending, Outcome};
-use super::record::Kept;
+use super::record::RecordRef;
 use super::ring::Records;
 use super::text::bounded;
 use crate::recorder::{Ended, UnderWay};
@@ -33,7 +33,7 @@ pub struct Response {
 /// A recorded request that is under way.
 #[derive(Debug)]
 pub struct Tracked {
-    kept: Option<(Arc<Records>, Kept)>,
+    kept: Option<(Arc<Records>, RecordRef)>,
     recorded: Option<UnderWay>,
     decided: Instant,
     status: Option<u16>,
@@ -44,7 +44,7 @@ pub struct Tracked {
 
 impl Tracked {
     pub(super) fn new(
-        kept: Option<(Arc<Records>, Kept)>,
+        kept: Option<(Arc<Records>, RecordRef)>,
         recorded: Option<UnderWay>,
         decided: Instant,
     ) -> Self {

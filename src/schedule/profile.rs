@@ -153,7 +153,7 @@ impl Profile {
     /// Notes the latency that a scorer expects of the first pick and of the best other candidate.
     fn estimate(&self, cx: &Context<'_>, view: View<'_>, picks: &[u32], trace: &mut RunTrace) {
         let Some(&first) = picks.first() else { return };
-        let runner_up = trace.best_but(first as usize);
+        let runner_up = trace.best_except(first as usize);
         for place in [Some(first as usize), runner_up].into_iter().flatten() {
             let Some(&position) = view.indices().get(place) else { continue };
             let endpoint = view.get(place);

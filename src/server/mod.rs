@@ -28,7 +28,7 @@ use crate::extproc::health::HealthState;
 use crate::extproc::listen::Listeners;
 use crate::extproc::server::{Ended, Server, ServerOptions};
 use crate::extproc::service::ProcessCall;
-use crate::extproc::stop::Stops;
+use crate::extproc::stop::StopSignals;
 use crate::leader::Term;
 use crate::memory::{Budget, files, keep_measuring, watch_uploads};
 use crate::recorder::Writer;
@@ -53,7 +53,7 @@ pub(crate) use setup::memory_budget;
 /// # Errors
 /// `RunError` if no source of endpoints is set, the endpoints file can't be used, or the system refuses a
 /// thread or a socket.
-pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result<(), RunError> {
+pub async fn run(setup: Setup, listeners: Listeners, mut stops: StopSignals) -> Result<(), RunError> {
     let mut background = Background::default();
     let mut recording = None;
     let result = serve(setup, listeners, &mut stops, &mut background, &mut recording).await;
@@ -76,7 +76,7 @@ pub async fn run(setup: Setup, listeners: Listeners, mut stops: Stops) -> Result
 async fn serve(
     setup: Setup,
     listeners: Listeners,
-    stops: &mut Stops,
+    stops: &mut StopSignals,
     background: &mut Background,
     recording: &mut Option<Writer>,
 ) -> Result<Ended, RunError> {
@@ -218,7 +218,7 @@ fn listen(
 
 /// The time in which this replica may act on the cluster: while it leads, or until it stops where
 /// nobody is elected.
-fn term(elects: bool, pool: &Pool, stops: &Stops, background: &mut Background) -> Arc<Term> {
+fn term(elects: bool, pool: &Pool, stops: &StopSignals, background: &mut Background) -> Arc<Term> {
     if elects {
         // Who elects gives the lease up at the end.
         return Arc::new(Term::new(pool.clock.clone()));

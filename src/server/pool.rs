@@ -16,7 +16,7 @@ use crate::endpoints::{CachedLocator, Clock, PodLocator, Store, StoreLocator};
 use crate::extproc::exchange::Shared;
 use crate::extproc::metrics::ExtProcMetrics;
 use crate::extproc::parsing::Parsing;
-use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, keep_moving};
+use crate::flow::{Attempts, Dispatcher, Gate, GateCollector, GateMetrics, Policy, keep_bands, run_gate};
 use crate::kv_subscriber::{KvEventsMetrics, KvEventsThread};
 use crate::memory::{Budget, Sheddable};
 use crate::metrics::SeriesRoom;
@@ -211,7 +211,7 @@ impl Pool {
             background.run(sweep(Arc::clone(outliers), Arc::clone(&self.store)));
         }
         if let Some(gate) = self.dispatcher.gate() {
-            background.run(keep_moving(Arc::clone(&self.dispatcher), Arc::clone(&self.store)));
+            background.run(run_gate(Arc::clone(&self.dispatcher), Arc::clone(&self.store)));
             background.run(keep_bands(Arc::clone(gate), Arc::clone(&self.rules)));
             let gate = Arc::clone(gate);
             background.run(async move {

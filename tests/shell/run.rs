@@ -5,7 +5,7 @@ use std::sync::Arc;
 use usher::cli::{Command, parse};
 use usher::endpoints::{Store, StoreLocator};
 use usher::extproc::listen::Listeners;
-use usher::extproc::stop::{Stop, Stops};
+use usher::extproc::stop::{Stop, StopSignals};
 
 use crate::support::listener;
 
@@ -28,7 +28,7 @@ async fn shutdown_leaves_no_task_running() {
         admin: Some(listener()),
         keda: None,
     };
-    let (stopper, stops) = Stops::channel();
+    let (stopper, stops) = StopSignals::channel();
     stopper.stop(Stop::Now);
     usher::run(setup, listeners, stops).await.unwrap();
     assert_eq!(Arc::strong_count(&locator), 1, "something still looks for endpoints");

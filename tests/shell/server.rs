@@ -26,7 +26,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status, Streaming};
 use usher::extproc::health::HealthState;
 use usher::extproc::server::{Ended, Server, ServerOptions};
-use usher::extproc::stop::{Stopper, Stops};
+use usher::extproc::stop::{StopSender, StopSignals};
 use usher::settings::TlsSettings;
 
 use crate::support::listener;
@@ -95,7 +95,7 @@ pub(crate) struct Running {
     pub(crate) extproc: SocketAddr,
     pub health_port: SocketAddr,
     pub(crate) health: Arc<HealthState>,
-    pub(crate) stopper: Stopper,
+    pub(crate) stopper: StopSender,
     pub(crate) ended: JoinHandle<Ended>,
 }
 
@@ -107,7 +107,7 @@ impl Running {
         health.set_synced(true);
         let options = ServerOptions { threads: 2, tls, drain_timeout, budget: Default::default() };
         let server = Server::start(extproc, health_port, echo(), health.clone(), options).unwrap();
-        let (stopper, mut stops) = Stops::channel();
+        let (stopper, mut stops) = StopSignals::channel();
         let ended = tokio::spawn(async move { server.run(&mut stops).await });
         Self { extproc: addresses.0, health_port: addresses.1, health, stopper, ended }
     }

@@ -22,7 +22,7 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use usher::cli::Command;
 use usher::extproc::listen::Listeners;
-use usher::extproc::stop::{Stop, Stopper, Stops};
+use usher::extproc::stop::{Stop, StopSender, StopSignals};
 use usher::settings::Environment;
 use usher::{RunError, Setup};
 
@@ -34,7 +34,7 @@ pub struct Picker {
     pub metrics: SocketAddr,
     pub admin: SocketAddr,
     pub keda: Option<SocketAddr>,
-    stopper: Stopper,
+    stopper: StopSender,
     thread: Option<JoinHandle<Result<(), RunError>>>,
     _files: tempfile::TempDir,
 }
@@ -100,7 +100,7 @@ impl Picker {
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let (stopper, stops) = Stops::channel();
+                let (stopper, stops) = StopSignals::channel();
                 send.send(stopper).unwrap();
                 usher::run(change(Setup::new(settings)?), listeners, stops).await
             })

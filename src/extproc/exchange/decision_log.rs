@@ -16,7 +16,7 @@ const SHOWN: usize = 256;
 
 /// Ids that join an event with what others log about the request.
 #[derive(Clone, Copy)]
-pub(super) struct Ids<'a> {
+pub(super) struct LogIds<'a> {
     /// Id that the request got, if it came without.
     pub(super) new_request: Option<&'a str>,
     /// Id of its trace, where requests are traced.
@@ -24,7 +24,7 @@ pub(super) struct Ids<'a> {
 }
 
 /// Logs where a request goes. Before the scores are taken from it.
-pub(super) fn routed(request: &Request, ids: Ids<'_>, destination: &[u8], routed: &Routed) {
+pub(super) fn routed(request: &Request, ids: LogIds<'_>, destination: &[u8], routed: &Routed) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }

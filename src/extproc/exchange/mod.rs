@@ -62,7 +62,7 @@ pub struct Shared {
 
 /// A request that waits for its destination.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct DecisionRequest {
     /// The request.
     pub request: Arc<Request>,
     /// Endpoints that it may go to.
@@ -75,7 +75,7 @@ pub enum Step {
     /// Send the replies and wait for the next message.
     Continue,
     /// Find a destination and call [`Exchange::decided`].
-    Decide(Question),
+    Decide(DecisionRequest),
     /// Send the replies, then end the stream.
     End,
 }

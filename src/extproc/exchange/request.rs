@@ -10,9 +10,9 @@ use crate::otel::Routing;
 use crate::request::{Headers, ParseError, Pieces, Request, RequestParser};
 
 use super::super::series::SeriesKey;
-use super::decision_log::Ids;
+use super::decision_log::LogIds;
 use super::room::NO_MEMORY;
-use super::{BodyEnd, Exchange, Question, State, Step, TOO_MUCH_TO_WAIT, Violation, decision_log};
+use super::{BodyEnd, DecisionRequest, Exchange, State, Step, TOO_MUCH_TO_WAIT, Violation, decision_log};
 use usher_wire::envoy::ENCODINGS;
 use usher_wire::event::Mode;
 use usher_wire::reply::{Reply, Route};
@@ -265,7 +265,7 @@ impl Exchange {
         }
         let request = Arc::new(request);
         self.state = State::Deciding(Arc::clone(&request), end);
-        Step::Decide(Question { request, subset: self.subset.clone() })
+        Step::Decide(DecisionRequest { request, subset: self.subset.clone() })
     }
 
     pub(super) fn route(&mut self, request: &Request, end: BodyEnd, mut routed: Routed, now: Instant) {
@@ -285,7 +285,7 @@ impl Exchange {
         let is_shown = self.modes.is_none_or(|modes| modes.response != Mode::None);
         let has_id = request.headers.name("x-request-id").is_some_and(|id| !id.is_empty());
         let (destination, request_id) = (routed.destination(), (!has_id).then(new_request_id));
-        let ids = Ids { new_request: request_id.as_deref(), trace: self.trace_id() };
+        let ids = LogIds { new_request: request_id.as_deref(), trace: self.trace_id() };
         decision_log::routed(request, ids, &destination, &routed);
         self.record(request, request_id.as_deref(), &mut routed);
         let mut headers = routed.headers().to_vec();

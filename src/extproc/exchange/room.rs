@@ -32,7 +32,7 @@ impl Exchange {
 
     /// Ends the stream where no memory is left for it, or where its body doesn't come. To be asked
     /// before its first message, and whenever its task is woken.
-    pub fn turn_away(&mut self, now: impl FnOnce() -> Instant) -> Option<Step> {
+    pub fn refuse_if_starved(&mut self, now: impl FnOnce() -> Instant) -> Option<Step> {
         if self.refused.is_some() && matches!(self.state, State::Idle) {
             return Some(self.refuse_for_memory(now()));
         }

@@ -31,12 +31,13 @@ const FLOW_SAME: &[(&str, &str)] =
     &[("fairness_id", "fairness_id"), ("priority", "priority"), ("outcome", "outcome")];
 
 /// Seconds that requests wait.
-pub(super) const WAITS: [f64; 16] =
+pub(super) const WAIT_BUCKETS: [f64; 16] =
     [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 /// Seconds that the queue needs.
-pub(super) const MICRO: [f64; 10] = [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1];
+pub(super) const ENQUEUE_BUCKETS: [f64; 10] =
+    [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1];
 /// Seconds until a revoked request has ended.
-const CONFIRMATION: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const CONFIRMATION_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// The families of flow control, under the names of llm-d-router.
 #[derive(Debug)]
@@ -107,7 +108,7 @@ impl GateMetrics {
                 name("revocation_confirmation_seconds"),
                 help("Seconds from a revocation to the end of the request."),
             )
-            .buckets(CONFIRMATION.to_vec()),
+            .buckets(CONFIRMATION_BUCKETS.to_vec()),
             &["inference_pool"],
         )?;
         Ok(Self {
@@ -116,7 +117,7 @@ impl GateMetrics {
             waited: histograms(
                 "request_queue_duration_seconds",
                 "Seconds that requests were queued, by outcome.",
-                &WAITS,
+                &WAIT_BUCKETS,
                 &WAITED,
                 Legacy {
                     name: "inference_extension_flow_control_request_queue_duration_seconds",
@@ -126,7 +127,7 @@ impl GateMetrics {
             enqueued: histograms(
                 "request_enqueue_duration_seconds",
                 "Seconds to enqueue a request, by outcome.",
-                &MICRO,
+                &ENQUEUE_BUCKETS,
                 &FLOW,
                 Legacy {
                     name: "inference_extension_flow_control_request_enqueue_duration_seconds",

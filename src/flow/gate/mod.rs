@@ -169,7 +169,7 @@ impl Gate {
     }
 
     /// The pool may have more room.
-    fn nudge(&self) {
+    fn notify_room(&self) {
         if self.somebody_waits.load(Relaxed) {
             self.during(|inner, now, wakeups| self.run(inner, now, None, wakeups));
         }

@@ -54,7 +54,7 @@ impl Permit {
 
     /// Some of what it takes was given back before its end.
     pub(in crate::flow) fn lighter(&self) {
-        self.gate.nudge();
+        self.gate.notify_room();
     }
 
     /// The response ended after so many `seen` tokens, or was cut off. Generated tokens count twice, as

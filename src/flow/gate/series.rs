@@ -12,7 +12,7 @@ use crate::metrics::{
 use crate::request::Request;
 
 use super::demand_gauges::DemandGauges;
-use super::metrics::{GateMetrics, MICRO, WAITS};
+use super::metrics::{ENQUEUE_BUCKETS, GateMetrics, WAIT_BUCKETS};
 
 /// Name of these series in the log.
 const OF: &str = "flow control";
@@ -20,9 +20,9 @@ const OF: &str = "flow control";
 /// Lines of the gauges of a series on a page, under both names.
 const GAUGE_LINES: usize = 2 * 2;
 /// Lines of the waits with one outcome. Most flows have one or two of nine.
-const WAIT_LINES: usize = 2 * (WAITS.len() + 3);
+const WAIT_LINES: usize = 2 * (WAIT_BUCKETS.len() + 3);
 /// Lines of the durations of handing in with one outcome.
-const ENQUEUED_LINES: usize = 2 * (MICRO.len() + 3);
+const ENQUEUED_LINES: usize = 2 * (ENQUEUE_BUCKETS.len() + 3);
 
 /// Flow, model and target model of a request, and its priority.
 type Key = LabelKey<3>;

@@ -20,7 +20,7 @@ const THROTTLE: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_millis(50);
 
 /// Keeps the gate of a dispatcher moving. Returns at once where there is none.
-pub async fn keep_moving(dispatcher: Arc<Dispatcher>, store: Arc<Store>) {
+pub async fn run_gate(dispatcher: Arc<Dispatcher>, store: Arc<Store>) {
     let Some(gate) = dispatcher.gate() else { return };
     let mut membership = store.subscribe();
     loop {

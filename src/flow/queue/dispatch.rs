@@ -92,7 +92,7 @@ impl Queue {
         self.waiting -= count;
         self.granted += count;
         self.in_flight += 1;
-        let spread = self.recovery.is_of_crowd(held.since);
+        let spread = self.recovery.waited_for_endpoints(held.since);
         actions.push(Action::Dispatch { ticket, spread });
         true
     }

@@ -31,7 +31,7 @@ impl Recovery {
     }
 
     /// Returns `true` if a request that waits since then waited for endpoints to come.
-    pub(super) fn is_of_crowd(&self, since: Nanos) -> bool {
+    pub(super) fn waited_for_endpoints(&self, since: Nanos) -> bool {
         since < self.until
     }
 
@@ -73,8 +73,8 @@ mod tests {
         assert_eq!(recovery.until, 1000 + LONGEST);
         recovery.change(now, 40, true);
         assert_eq!(recovery.until, 1000 + LONGEST, "it settled once");
-        assert!(recovery.is_of_crowd(0) && recovery.is_of_crowd(1000 + LONGEST - 1));
-        assert!(!recovery.is_of_crowd(1000 + LONGEST), "it came when all was settled");
+        assert!(recovery.waited_for_endpoints(0) && recovery.waited_for_endpoints(1000 + LONGEST - 1));
+        assert!(!recovery.waited_for_endpoints(1000 + LONGEST), "it came when all was settled");
         assert!(recovery.change(now, 0, true) && !recovery.is_open(now));
     }
 
@@ -82,6 +82,6 @@ mod tests {
     fn dispatch_stays_open_without_waiting_requests() {
         let mut recovery = Recovery::default();
         recovery.change(5, 3, false);
-        assert!(recovery.is_open(5) && !recovery.is_of_crowd(0));
+        assert!(recovery.is_open(5) && !recovery.waited_for_endpoints(0));
     }
 }

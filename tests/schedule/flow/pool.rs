@@ -13,7 +13,7 @@ use usher::extproc::exchange::{Exchange, Shared};
 use usher::extproc::metrics::ExtProcMetrics;
 use usher::extproc::parsing::Parsing;
 use usher::flow::{
-    Attempts, Demand, Dispatcher, Gate, GateCollector, GateMetrics, Policy, Rejection, Routed, keep_moving,
+    Attempts, Demand, Dispatcher, Gate, GateCollector, GateMetrics, Policy, Rejection, Routed, run_gate,
 };
 use usher::registry::Pipeline;
 use usher::request::{Headers, ParserKind, Parsers, Request, RequestParser};
@@ -52,7 +52,7 @@ impl Pool {
     /// A pool with so many endpoints, whose task runs.
     pub(crate) fn new(config: &str, endpoints: u8) -> Self {
         let mut pool = Self::without_task(config, endpoints);
-        pool.moving = Some(tokio::spawn(keep_moving(Arc::clone(&pool.dispatcher), Arc::clone(&pool.store))));
+        pool.moving = Some(tokio::spawn(run_gate(Arc::clone(&pool.dispatcher), Arc::clone(&pool.store))));
         pool
     }
 

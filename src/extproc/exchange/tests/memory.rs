@@ -398,14 +398,14 @@ fn stream_beyond_the_budget_is_refused_before_its_first_message() {
     let mut all = Reservation::new(&budget, Kind::Bodies);
     all.set(2 * ROOM);
     let mut harness = Harness::within(1, &budget);
-    assert!(matches!(harness.exchange.turn_away(Instant::now), Some(Step::End)));
+    assert!(matches!(harness.exchange.refuse_if_starved(Instant::now), Some(Step::End)));
     assert_eq!(kinds(&harness.exchange.next_reply().into_iter().collect::<Vec<_>>()), ["immediate429"]);
-    assert!(harness.exchange.turn_away(Instant::now).is_none(), "once");
+    assert!(harness.exchange.refuse_if_starved(Instant::now).is_none(), "once");
     assert_eq!((budget.refused(), budget.used(Kind::Streams)), (1, Budget::STREAM));
     drop((harness, all));
     assert_eq!(budget.used(Kind::Streams), 0);
     let mut harness = Harness::within(1, &budget);
-    assert!(harness.exchange.turn_away(Instant::now).is_none());
+    assert!(harness.exchange.refuse_if_starved(Instant::now).is_none());
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn any_move() -> impl Strategy<Value = Move> {
 
 struct Stream {
     harness: Harness,
-    question: Option<Question>,
+    question: Option<DecisionRequest>,
     ended: bool,
 }
 

@@ -113,7 +113,7 @@ impl Harness {
         Ok(std::iter::from_fn(|| self.exchange.next_reply()).collect())
     }
 
-    fn decide(&mut self, question: &Question) -> Step {
+    fn decide(&mut self, question: &DecisionRequest) -> Step {
         let result =
             self.dispatcher.enter(&question.request, &question.subset).decided().now_or_never().unwrap();
         self.exchange.decided(result, Instant::now())

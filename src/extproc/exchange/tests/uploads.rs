@@ -26,7 +26,7 @@ fn slow_body_is_shed_for_equal_or_higher_priorities() {
         let budget = Arc::new(Budget::new(97_000 + 2 * Budget::STREAM, 0));
         let mut slow = begin(&budget, slow);
         let comes = begin(&budget, comes);
-        let refused = slow.exchange.turn_away(Instant::now).is_some();
+        let refused = slow.exchange.refuse_if_starved(Instant::now).is_some();
         assert_eq!(refused, gives_up);
         assert_eq!(matches!(comes.exchange.state, State::Body(_)), gives_up, "the other is refused");
     }
@@ -43,8 +43,8 @@ fn partial_headers_time_out_and_silent_streams_stay() {
     let start = Instant::now();
     for second in 0..31 {
         budget.check_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
-        assert!(silent.exchange.turn_away(Instant::now).is_none());
-        assert_eq!(partial.exchange.turn_away(Instant::now).is_some(), second == 30);
+        assert!(silent.exchange.refuse_if_starved(Instant::now).is_none());
+        assert_eq!(partial.exchange.refuse_if_starved(Instant::now).is_some(), second == 30);
     }
     assert_eq!(kinds(&partial.exchange.next_reply().into_iter().collect::<Vec<_>>()), ["immediate408"]);
     assert_eq!(budget.used(Kind::Bodies), 0);
@@ -54,7 +54,7 @@ fn partial_headers_time_out_and_silent_streams_stay() {
     for second in 31..62 {
         budget.check_uploads(start + Duration::from_secs(second), Some(Duration::from_secs(30)));
     }
-    assert!(silent.exchange.turn_away(Instant::now).is_some());
+    assert!(silent.exchange.refuse_if_starved(Instant::now).is_some());
 }
 
 #[test]
@@ -71,10 +71,10 @@ fn partial_message_of_a_running_request_times_out() {
     look(0);
     assert!(matches!(harness.exchange.on_part(6000, Instant::now()), Step::Continue));
     (1..31).for_each(&mut look);
-    assert!(harness.exchange.turn_away(Instant::now).is_none());
+    assert!(harness.exchange.refuse_if_starved(Instant::now).is_none());
     assert_eq!(harness.in_flight(), 1);
     look(31);
-    assert!(matches!(harness.exchange.turn_away(Instant::now), Some(Step::End)));
+    assert!(matches!(harness.exchange.refuse_if_starved(Instant::now), Some(Step::End)));
     assert_eq!(kinds(&harness.exchange.next_reply().into_iter().collect::<Vec<_>>()), ["immediate408"]);
     assert_eq!((harness.in_flight(), budget.used(Kind::Bodies)), (0, 0));
 }
@@ -95,10 +95,10 @@ fn message_does_not_time_out_behind_unread_replies() {
     (0..20).for_each(look);
     harness.exchange.on_pending(Waker::noop(), true);
     (20..200).for_each(look);
-    assert!(harness.exchange.turn_away(Instant::now).is_none());
+    assert!(harness.exchange.refuse_if_starved(Instant::now).is_none());
     harness.exchange.on_pending(Waker::noop(), false);
     (200..230).for_each(look);
-    assert!(harness.exchange.turn_away(Instant::now).is_none());
+    assert!(harness.exchange.refuse_if_starved(Instant::now).is_none());
     look(230);
-    assert!(harness.exchange.turn_away(Instant::now).is_some());
+    assert!(harness.exchange.refuse_if_starved(Instant::now).is_some());
 }
