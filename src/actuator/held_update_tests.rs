@@ -6,7 +6,7 @@ use http::Method;
 use serde_json::json;
 
 use super::tests::{S, actuator, observe, plan, policy};
-use crate::capacity::plan::Open;
+use crate::capacity::plan::OpenRole;
 use crate::capacity::{Condition, Policy};
 
 #[tokio::test(start_paused = true)]
@@ -14,7 +14,7 @@ async fn stuck_deployment_update_is_not_paused() {
     let policy = policy("p", "mode: Apply, update: {maxSkewPercent: 50},");
     let (fake, mut actuator, _) = actuator(std::slice::from_ref(&policy));
     let path = "/apis/apps/v1/namespaces/ns/deployments/d";
-    let stuck = Some(Open { pods: 1, up: 0, is_update: true });
+    let stuck = Some(OpenRole { pods: 1, up: 0, is_update: true });
     // Others may be stuck, and it isn't.
     for (is_paused, open, patched) in
         [(false, None, Some(true)), (true, None, None), (true, stuck, Some(false)), (false, stuck, None)]

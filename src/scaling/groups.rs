@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::signal::{Join, NAMED, Signal};
 use crate::capacity::policy::{Mode, Sizing, WAITING, file};
-use crate::capacity::{Condition, Policy, rules::Number};
+use crate::capacity::{Condition, Policy, rules::RuleMetric};
 use crate::config::ConfigError;
 use crate::endpoints::{AttributeId, Lease};
 use crate::scrape::{AttributeReading, AttributeSpec, Join as Series, parse_selector};
@@ -209,7 +209,7 @@ impl Groups {
         let unasked = "has source prometheus, which needs --prometheus-address (not set)";
         match &policy.sizing {
             Sizing::Rules(rules) => {
-                for rule in rules.iter().filter(|rule| matches!(rule.number, Number::External(_))) {
+                for rule in rules.iter().filter(|rule| matches!(rule.number, RuleMetric::External(_))) {
                     let rule = &rule.name;
                     self.warnings.push(format!("rule '{rule}' of policy '{name}' {unasked}: it never fires"));
                 }

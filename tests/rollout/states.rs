@@ -330,7 +330,7 @@ fn blocked_group_gives_way_on_a_deadlock() {
     let stuck = [("decode", 6, "ready"), ("prefill", 2, "ready"), ("prefill", 2, "unschedulable")];
     group.tick(0, [8, 4], &stuck, &none);
     assert_eq!(says(&group.tick(60, [8, 4], &stuck, &none)), (State::Blocked, vec![8, 4]));
-    group.history.rollout.give_way();
+    group.history.rollout.request_trim();
     let plan = group.tick(75, [8, 4], &stuck, &none);
     assert_eq!(says(&plan), (State::Blocked, vec![4, 2]));
     assert!(plan.conditions.contains(&Condition::Deadlock));

@@ -65,13 +65,13 @@ impl Default for Behavior {
 
 /// Past sizes of a group, as far as they matter.
 #[derive(Clone, Debug, Default)]
-pub struct Past {
+pub struct PastSizes {
     recommended: Window,
     totals: Window,
     panicked: Option<Duration>,
 }
 
-impl Past {
+impl PastSizes {
     /// Past of a group known only now: `total` pods count as the recommendation, so that no window is
     /// shortened. The Kubernetes HPA does the same.
     pub fn resumed(total: u32, now: Duration) -> Self {
@@ -88,7 +88,7 @@ impl Past {
 
 /// Allowed size of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limited {
+pub struct LimitedSize {
     /// Size in pods.
     pub total: u32,
     /// Reasons for a difference from the recommended size, in the order of application.
@@ -107,7 +107,7 @@ impl Behavior {
     }
 
     /// Allowed size of a group of `current` pods when `recommended` are asked for.
-    pub fn limit(&self, past: &mut Past, current: u32, recommended: u32, now: Duration) -> Limited {
+    pub fn limit(&self, past: &mut PastSizes, current: u32, recommended: u32, now: Duration) -> LimitedSize {
         let keep = self.memory();
         past.recommended.push(now, recommended, keep);
         // The current size was in force until now, whoever set it.
@@ -123,16 +123,16 @@ impl Behavior {
             self.shrunk(past, current, recommended, now)
         };
         past.totals.push(now, total, keep);
-        Limited { total, reasons, panics }
+        LimitedSize { total, reasons, panics }
     }
 
     /// Records the current size as the recommendation while metrics are unknown, so that windows begin
     /// afterwards.
-    pub fn record_current(&self, past: &mut Past, current: u32, now: Duration) {
+    pub fn record_current(&self, past: &mut PastSizes, current: u32, now: Duration) {
         past.recommended.push(now, current, self.memory());
     }
 
-    fn panics(&self, past: &mut Past, current: u32, recommended: u32, now: Duration) -> bool {
+    fn panics(&self, past: &mut PastSizes, current: u32, recommended: u32, now: Duration) -> bool {
         let Panic { threshold_percent, hold, .. } = self.panic;
         // An empty group starts, and doesn't panic.
         let is_far =
@@ -144,11 +144,17 @@ impl Behavior {
     }
 
     /// Returns `true` if a panic continues, whatever is recommended now.
-    pub fn still_panics(&self, past: &Past, now: Duration) -> bool {
+    pub fn still_panics(&self, past: &PastSizes, now: Duration) -> bool {
         past.panicked.is_some_and(|at| now.saturating_sub(at) < self.panic.hold)
     }
 
-    fn panicked(&self, past: &Past, current: u32, recommended: u32, now: Duration) -> (u32, Vec<Reason>) {
+    fn panicked(
+        &self,
+        past: &PastSizes,
+        current: u32,
+        recommended: u32,
+        now: Duration,
+    ) -> (u32, Vec<Reason>) {
         let start = past.totals.in_force(now, self.panic.period).fold(current, u32::min);
         let most = start.saturating_add(part(start, self.panic.percent)).max(current);
         if recommended > most {
@@ -160,7 +166,7 @@ impl Behavior {
         }
     }
 
-    fn grown(&self, past: &Past, current: u32, recommended: u32, now: Duration) -> (u32, Vec<Reason>) {
+    fn grown(&self, past: &PastSizes, current: u32, recommended: u32, now: Duration) -> (u32, Vec<Reason>) {
         let Pace { instances, percent, period, takes_smaller, stabilization } = self.up;
         let asked = past.recommended.samples(now, stabilization).fold(recommended, u32::min).max(current);
         let start = past.totals.in_force(now, period).fold(current, u32::min);
@@ -176,7 +182,7 @@ impl Behavior {
         (asked.min(most), reasons)
     }
 
-    fn shrunk(&self, past: &Past, current: u32, recommended: u32, now: Duration) -> (u32, Vec<Reason>) {
+    fn shrunk(&self, past: &PastSizes, current: u32, recommended: u32, now: Duration) -> (u32, Vec<Reason>) {
         let Pace { instances, percent, period, takes_smaller, stabilization } = self.down;
         let asked = past.recommended.samples(now, stabilization).fold(recommended, u32::max).min(current);
         let start = past.totals.in_force(now, period).fold(current, u32::max);
@@ -235,7 +241,7 @@ mod tests {
         ];
         for (size, asked, instances, percent, smaller, expected) in table {
             let pace = pace(instances, percent, smaller);
-            let limited = only(pace, pace).limit(&mut Past::default(), size, asked, S(0));
+            let limited = only(pace, pace).limit(&mut PastSizes::default(), size, asked, S(0));
             assert_eq!(limited.total, expected, "{size} {asked} {instances} {percent} {smaller}");
             assert_eq!(limited.reasons.is_empty(), expected == asked);
         }
@@ -259,7 +265,7 @@ mod tests {
             (Behavior::default().up, Behavior::default().down, 10, 5, None, None, 5),
         ];
         let past = |asked: Option<u32>, size: Option<u32>| {
-            let mut past = Past::default();
+            let mut past = PastSizes::default();
             asked.into_iter().for_each(|asked| past.recommended.push(S(0), asked, S(300)));
             size.into_iter().for_each(|size| past.totals.push(S(0), size, S(300)));
             past
@@ -278,7 +284,7 @@ mod tests {
         ] {
             let panic = Panic { threshold_percent: 200, percent, period: S(60), hold: S(60) };
             let behavior = Behavior { panic, ..only(pace(2, 100, false), pace(2, 20, false)) };
-            let mut past = Past { panicked: Some(S(0)), ..past(None, was) };
+            let mut past = PastSizes { panicked: Some(S(0)), ..past(None, was) };
             let limited = behavior.limit(&mut past, size, asked, S(15));
             assert_eq!((limited.total, limited.panics), (expected, true), "{percent} {size} {asked} {was:?}");
         }
@@ -287,7 +293,7 @@ mod tests {
     #[test]
     fn limits_hold_for_a_period() {
         let behavior = only(pace(4, 0, false), pace(2, 0, false));
-        let mut past = Past::default();
+        let mut past = PastSizes::default();
         let mut totals = Vec::new();
         let mut size = 4;
         for tick in 0..10 {
@@ -309,7 +315,7 @@ mod tests {
         let mut behavior = only(pace(100, 0, false), pace(100, 0, false));
         behavior.down.stabilization = S(60);
         behavior.up.stabilization = S(30);
-        let mut past = Past::default();
+        let mut past = PastSizes::default();
         let mut size = 10;
         let mut totals = Vec::new();
         for (tick, asked) in [10, 4, 6, 4, 4, 4, 4, 8, 8, 8].into_iter().enumerate() {
@@ -323,25 +329,25 @@ mod tests {
     fn resumed_history_keeps_the_size_for_a_window() {
         let mut behavior = Behavior::default();
         behavior.up.stabilization = S(30);
-        let mut past = Past::resumed(10, S(1000));
+        let mut past = PastSizes::resumed(10, S(1000));
         for (at, asked, total) in [(1000, 4, 10), (1150, 6, 10), (1299, 4, 10), (1300, 4, 6), (1450, 4, 4)] {
             let limited = behavior.limit(&mut past, if at > 1300 { 6 } else { 10 }, asked, S(at));
             assert_eq!(limited.total, total, "{at}");
         }
         // The same for growing, where that has a window.
-        let mut past = Past::resumed(10, S(0));
+        let mut past = PastSizes::resumed(10, S(0));
         for (at, total) in [(0, 10), (29, 10), (30, 14)] {
             assert_eq!(behavior.limit(&mut past, 10, 14, S(at)).total, total, "{at}");
         }
         // Nothing is known of a group that begins.
-        assert_eq!(behavior.limit(&mut Past::default(), 10, 4, S(0)).total, 4);
+        assert_eq!(behavior.limit(&mut PastSizes::default(), 10, 4, S(0)).total, 4);
     }
 
     #[test]
     fn panic_scales_up_faster_and_holds_scale_down() {
         let panic = Panic { threshold_percent: 200, percent: 900, period: S(60), hold: S(60) };
         let behavior = Behavior { panic, ..only(pace(1, 0, false), pace(100, 100, false)) };
-        let mut past = Past::default();
+        let mut past = PastSizes::default();
         let limited = behavior.limit(&mut past, 2, 30, S(0));
         assert_eq!((limited.total, limited.panics), (20, true));
         assert_eq!(limited.reasons, [Reason::PanicLimit]);
@@ -350,18 +356,18 @@ mod tests {
         assert!(behavior.limit(&mut past, 20, 3, S(59)).panics);
         assert!(!behavior.limit(&mut past, 20, 3, S(60)).panics, "60 s after it was needed");
         // From nothing there is nothing to panic about.
-        assert!(!behavior.limit(&mut Past::default(), 0, 30, S(0)).panics);
+        assert!(!behavior.limit(&mut PastSizes::default(), 0, 30, S(0)).panics);
         let never = Behavior { panic: Panic { hold: S(0), ..panic }, ..behavior };
-        assert!(!never.limit(&mut Past::default(), 2, 30, S(0)).panics);
+        assert!(!never.limit(&mut PastSizes::default(), 2, 30, S(0)).panics);
     }
 
     #[test]
     fn defaults_equal_an_absent_block() {
         let behavior = Behavior::default();
-        let mut past = Past::default();
+        let mut past = PastSizes::default();
         assert_eq!(behavior.limit(&mut past, 10, 100, S(0)).total, 20);
-        assert_eq!(behavior.limit(&mut Past::default(), 1, 100, S(0)).total, 5);
-        let mut past = Past::default();
+        assert_eq!(behavior.limit(&mut PastSizes::default(), 1, 100, S(0)).total, 5);
+        let mut past = PastSizes::default();
         behavior.limit(&mut past, 10, 10, S(0));
         assert_eq!(behavior.limit(&mut past, 10, 1, S(15)).reasons, [Reason::DownWindow]);
         assert_eq!(behavior.limit(&mut past, 10, 1, S(300)).total, 1);

@@ -184,7 +184,7 @@ mod tests {
         assert_eq!((shares.pods, shares.is_outside_bands), (vec![2, 1], true));
     }
 
-    const PRICED: super::super::cost::Priced = super::super::cost::Priced { min: 1, max: 8, cost: 100.0 };
+    const PRICED: super::super::cost::RoleCost = super::super::cost::RoleCost { min: 1, max: 8, cost: 100.0 };
 
     #[test]
     fn weights_are_none_without_pressure() {

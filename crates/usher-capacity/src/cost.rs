@@ -3,7 +3,7 @@
 
 /// Bounds and cost of a role.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Priced {
+pub struct RoleCost {
     /// Fewest pods.
     pub min: u32,
     /// Most pods.
@@ -19,7 +19,7 @@ pub struct Priced {
 /// Below 200 percent blocks don't grow, as sizes are rounded down: the cheapest role is filled first.
 ///
 /// `total` is clamped to the sum of the roles' bounds.
-pub fn allocate(total: u32, roles: &[Priced], expansion_percent: u32) -> Vec<u32> {
+pub fn allocate(total: u32, roles: &[RoleCost], expansion_percent: u32) -> Vec<u32> {
     let mut shares: Vec<u32> = roles.iter().map(|role| role.min).collect();
     let fewest: u64 = shares.iter().copied().map(u64::from).sum();
     let mut left = u64::from(total).saturating_sub(fewest);
@@ -47,9 +47,9 @@ struct Block {
 }
 
 /// All blocks of all roles, cheapest first; ties go to the first role.
-fn blocks(roles: &[Priced], expansion_percent: u32) -> Vec<Block> {
+fn blocks(roles: &[RoleCost], expansion_percent: u32) -> Vec<Block> {
     let mut blocks = Vec::new();
-    for (role, Priced { min, max, cost }) in roles.iter().copied().enumerate() {
+    for (role, RoleCost { min, max, cost }) in roles.iter().copied().enumerate() {
         let mut left = max.saturating_sub(min);
         if expansion_percent < GROWS && left > 0 {
             // Blocks of one pod each, which cost the same and so come in a row.
@@ -73,8 +73,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn priced(min: u32, max: u32, cost: f64) -> Priced {
-        Priced { min, max, cost }
+    fn priced(min: u32, max: u32, cost: f64) -> RoleCost {
+        RoleCost { min, max, cost }
     }
 
     #[test]
@@ -93,7 +93,7 @@ mod tests {
     /// kthena's table of restored replicas (`optimizer_test.go`).
     #[test]
     fn allocation_matches_kthenas_test_table() {
-        let table: [(&[Priced], u32, &[u32]); 5] = [
+        let table: [(&[RoleCost], u32, &[u32]); 5] = [
             (&[priced(1, 4, 10.0), priced(1, 3, 5.0)], 5, &[2, 3]),
             (&[priced(2, 5, 10.0)], 0, &[2]),
             (&[priced(1, 3, 10.0)], 999, &[3]),
@@ -111,7 +111,7 @@ mod tests {
             roles in prop::collection::vec((0u32..6, 0u32..20, 0u32..4), 1..5),
             expansion in prop::sample::select(vec![0u32, 50, 100, 150, 200, 1000]),
         ) {
-            let roles: Vec<Priced> = roles.iter().map(|(min, more, cost)| priced(*min, min + more, f64::from(*cost))).collect();
+            let roles: Vec<RoleCost> = roles.iter().map(|(min, more, cost)| priced(*min, min + more, f64::from(*cost))).collect();
             let (fewest, most) = roles.iter().fold((0, 0), |(low, high), role| (low + role.min, high + role.max));
             let mut before = allocate(fewest, &roles, expansion);
             for total in fewest..=most {

@@ -34,7 +34,7 @@ pub struct Plan {
     pub shortfalls: Option<Shortfalls>,
     /// Step without progress, and the room it lacks.
     #[serde(skip)]
-    pub stuck: Option<Stuck>,
+    pub stuck: Option<StuckStep>,
 }
 
 /// Room that a step lacks in every domain of a layer.
@@ -50,7 +50,7 @@ pub struct Shortfalls {
 
 /// Step without progress, and the room it lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stuck {
+pub struct StuckStep {
     /// Required domain of its pods; `None`: any.
     pub placement: Option<Placement>,
     /// Unschedulable pods.
@@ -61,7 +61,7 @@ pub struct Stuck {
 
 /// A role's part of a stuck step that is not up yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Open {
+pub struct OpenRole {
     /// Pods of the role once the step is complete; in an update, those of the newest revision.
     pub pods: u32,
     /// Number of them that are up.
@@ -100,7 +100,7 @@ pub struct RolePlan {
     pub reasons: Vec<Reason>,
     /// The role's part of a stuck step; `None` if it has none, or all of it is up.
     #[serde(skip)]
-    pub open: Option<Open>,
+    pub open: Option<OpenRole>,
     /// Pods that it counts for in the group's size: the final ones while it waits for others to grow. `None`:
     /// the desired ones.
     #[serde(skip)]

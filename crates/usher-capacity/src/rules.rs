@@ -17,9 +17,9 @@ pub struct Rule {
     /// Index of the role that it changes.
     pub role: usize,
     /// Metric.
-    pub number: Number,
+    pub number: RuleMetric,
     /// Condition and action.
-    pub test: Test,
+    pub test: RuleTest,
     /// Time without another firing.
     pub cooldown: Duration,
     /// Range of pods that it leaves.
@@ -30,7 +30,7 @@ pub struct Rule {
 
 /// Metric of a rule.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Number {
+pub enum RuleMetric {
     /// Aggregate over the ready pods of the rule's role.
     OfPods {
         /// Index of the signal among the policy's.
@@ -48,7 +48,7 @@ pub enum Number {
 
 /// Condition and action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Test {
+pub enum RuleTest {
     /// The metric is compared with a threshold.
     Compare {
         /// Comparison with the threshold.
@@ -69,7 +69,7 @@ pub enum Test {
     },
 }
 
-impl Test {
+impl RuleTest {
     /// Returns `true` if it adds pods for some values.
     fn adds(&self) -> bool {
         match *self {
@@ -195,7 +195,7 @@ impl Cooldowns {
 
 /// Result of the rules.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ruled {
+pub struct RuleResults {
     /// Fired rules, by index, in order.
     pub fired: Vec<usize>,
     /// Outcome of each rule, in the policy's order.
@@ -210,7 +210,7 @@ pub fn apply(
     sizes: &mut [u32],
     cooldowns: &Cooldowns,
     now: Duration,
-) -> Ruled {
+) -> RuleResults {
     let values: Vec<Result<Amount, RuleOutcome>> = rules.iter().map(|rule| value(rule, inputs)).collect();
     // Without its number a rule may be the one that adds pods.
     let may_grow = |role: usize| {
@@ -219,7 +219,7 @@ pub fn apply(
     let verdict = |(index, rule): (usize, &Rule)| {
         let step = rule.test.step(values[index]?).ok_or(RuleOutcome::Quiet)?;
         if step < 0 {
-            knows_all(rule, inputs)?;
+            check_data(rule, inputs)?;
             if may_grow(rule.role) {
                 return Err(RuleOutcome::NoData);
             }
@@ -263,7 +263,7 @@ pub fn apply(
             outcome,
         })
         .collect();
-    Ruled { fired, stages }
+    RuleResults { fired, stages }
 }
 
 /// Bounds of a rule now: at least one pod while requests wait.
@@ -291,11 +291,11 @@ fn target(size: u32, step: i64, within: Range, clamps: bool) -> Option<u32> {
 /// Value of a rule's metric.
 fn value(rule: &Rule, inputs: &Inputs) -> Result<Amount, RuleOutcome> {
     match &rule.number {
-        Number::Waiting => Ok(Amount::whole(inputs.waiting)),
-        Number::External(name) => {
+        RuleMetric::Waiting => Ok(Amount::whole(inputs.waiting)),
+        RuleMetric::External(name) => {
             inputs.external.get(name).copied().and_then(Amount::of).ok_or(RuleOutcome::NoData)
         }
-        Number::OfPods { signal, aggregation, coverage } => {
+        RuleMetric::OfPods { signal, aggregation, coverage } => {
             let ready = inputs.pods.iter().filter(|pod| pod.role == rule.role && pod.is_ready);
             let mut all = 0u64;
             let mut values: Vec<Amount> = Vec::new();
@@ -316,10 +316,10 @@ fn value(rule: &Rule, inputs: &Inputs) -> Result<Amount, RuleOutcome> {
 
 /// Checks that a rule that removes pods has enough data: values of all ready pods, unless the rule allows
 /// fewer, and all waiting requests.
-fn knows_all(rule: &Rule, inputs: &Inputs) -> Result<(), RuleOutcome> {
+fn check_data(rule: &Rule, inputs: &Inputs) -> Result<(), RuleOutcome> {
     match rule.number {
-        Number::Waiting if inputs.is_settling => Err(RuleOutcome::NoData),
-        Number::OfPods { signal, coverage: 0, .. } => {
+        RuleMetric::Waiting if inputs.is_settling => Err(RuleOutcome::NoData),
+        RuleMetric::OfPods { signal, coverage: 0, .. } => {
             let mut ready = inputs.pods.iter().filter(|pod| pod.role == rule.role && pod.is_ready);
             if ready.all(|pod| pod.value(signal).is_some()) { Ok(()) } else { Err(RuleOutcome::Coverage) }
         }

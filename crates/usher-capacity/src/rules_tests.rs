@@ -13,8 +13,8 @@ fn rule(comparator: Comparator, threshold: f64, step: i32) -> Rule {
     Rule {
         name: format!("{comparator:?} {threshold}"),
         role: 0,
-        number: Number::OfPods { signal: 0, aggregation: Aggregation::Avg, coverage: 0 },
-        test: Test::Compare { comparator, threshold: amount(threshold), step },
+        number: RuleMetric::OfPods { signal: 0, aggregation: Aggregation::Avg, coverage: 0 },
+        test: RuleTest::Compare { comparator, threshold: amount(threshold), step },
         cooldown: S(300),
         range: Range { min: 1, max: 5 },
         clamps: false,
@@ -94,7 +94,7 @@ fn the_pair_of_thresholds_works_in_both_directions() {
         (min, None, 9.0, 3, Quiet),
     ];
     for (min, max, value, expected, outcome) in table {
-        let pair = Rule { test: Test::Range { min, max, step: 2 }, ..rule(Comparator::LessThan, 0.0, 1) };
+        let pair = Rule { test: RuleTest::Range { min, max, step: 2 }, ..rule(Comparator::LessThan, 0.0, 1) };
         assert_eq!(
             apply_to(&[pair], 3, &pods(&[value])),
             (expected, vec![outcome]),
@@ -106,7 +106,7 @@ fn the_pair_of_thresholds_works_in_both_directions() {
 #[test]
 fn values_of_several_pods_are_aggregated() {
     let of = |aggregation, coverage| {
-        let number = Number::OfPods { signal: 0, aggregation, coverage };
+        let number = RuleMetric::OfPods { signal: 0, aggregation, coverage };
         Rule { number, ..rule(Comparator::GreaterThan, 1e9, 1) }
     };
     let twenty: Vec<f64> = (1..=20).map(f64::from).collect();
@@ -134,10 +134,11 @@ fn values_of_several_pods_are_aggregated() {
 
 #[test]
 fn rules_use_waiting_requests_and_query_values() {
-    let waiting = Rule { number: Number::Waiting, ..rule(Comparator::GreaterThan, 3.0, 1) };
+    let waiting = Rule { number: RuleMetric::Waiting, ..rule(Comparator::GreaterThan, 3.0, 1) };
     let mut inputs = Inputs { waiting: 4, ..Inputs::default() };
     assert_eq!(apply_to(std::slice::from_ref(&waiting), 1, &inputs), (2, vec![RuleOutcome::Fired]));
-    let query = Rule { number: Number::External("q".to_owned()), ..rule(Comparator::GreaterThan, 3.0, 1) };
+    let query =
+        Rule { number: RuleMetric::External("q".to_owned()), ..rule(Comparator::GreaterThan, 3.0, 1) };
     assert_eq!(apply_to(std::slice::from_ref(&query), 1, &inputs), (1, vec![RuleOutcome::NoData]));
     inputs.external.insert("q".to_owned(), f64::NAN);
     assert_eq!(apply_to(std::slice::from_ref(&query), 1, &inputs), (1, vec![RuleOutcome::NoData]));
@@ -161,7 +162,7 @@ fn one_rule_fires_for_a_role_and_up_wins() {
     for (rules, size, expected, outcomes) in table {
         assert_eq!(apply_to(&rules, size, &pods(&[9.0])), (expected, outcomes));
     }
-    let other = Rule { role: 1, number: Number::Waiting, ..rule(Comparator::GreaterThanOrEqual, 0.0, 1) };
+    let other = Rule { role: 1, number: RuleMetric::Waiting, ..rule(Comparator::GreaterThanOrEqual, 0.0, 1) };
     let mut sizes = [3, 1];
     let ruled = apply(&[up, other], &pods(&[9.0]), &mut sizes, &Cooldowns::default(), S(0));
     assert_eq!((sizes, ruled.fired), ([4, 2], vec![0, 1]), "roles don't compete");
@@ -189,7 +190,7 @@ fn scale_down_needs_the_numbers_of_all_pods() {
     let nan = f64::NAN;
     let down = rule(Comparator::LessThan, 1.0, -1);
     let covered = |coverage| Rule {
-        number: Number::OfPods { signal: 0, aggregation: Aggregation::Avg, coverage },
+        number: RuleMetric::OfPods { signal: 0, aggregation: Aggregation::Avg, coverage },
         ..down.clone()
     };
     let up = rule(Comparator::GreaterThan, 5.0, 1);
@@ -210,7 +211,8 @@ fn scale_down_needs_the_numbers_of_all_pods() {
 #[test]
 fn missing_scale_up_number_prevents_scale_down() {
     let down = rule(Comparator::LessThan, 1.0, -1);
-    let up = Rule { number: Number::External("backlog".to_owned()), ..rule(Comparator::GreaterThan, 5.0, 1) };
+    let up =
+        Rule { number: RuleMetric::External("backlog".to_owned()), ..rule(Comparator::GreaterThan, 5.0, 1) };
     let of_another = Rule { role: 1, ..up.clone() };
     let mut inputs = pods(&[0.0]);
     let rules = [down.clone(), up];
@@ -222,11 +224,11 @@ fn missing_scale_up_number_prevents_scale_down() {
 
 #[test]
 fn an_empty_queue_removes_no_pod_before_all_requests_are_known() {
-    let down = Rule { number: Number::Waiting, ..rule(Comparator::LessThan, 1.0, -1) };
+    let down = Rule { number: RuleMetric::Waiting, ..rule(Comparator::LessThan, 1.0, -1) };
     let settling = Inputs { is_settling: true, ..Inputs::default() };
     assert_eq!(apply_to(std::slice::from_ref(&down), 3, &settling), (3, vec![RuleOutcome::NoData]));
     let up = Rule {
-        test: Test::Compare { comparator: Comparator::GreaterThan, threshold: amount(5.0), step: 1 },
+        test: RuleTest::Compare { comparator: Comparator::GreaterThan, threshold: amount(5.0), step: 1 },
         ..down.clone()
     };
     assert_eq!(apply_to(&[up], 3, &Inputs { waiting: 9, ..settling }).0, 4);

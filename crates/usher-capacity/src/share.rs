@@ -37,7 +37,7 @@ pub fn split(total: u32, weights: &[u128], bounds: &[Bounds]) -> Vec<u32> {
     let mut left = u64::from(within(total, bounds)).saturating_sub(given);
     let mut order: Vec<usize> = (0..shares.len()).collect();
     // The largest remainder first; sorting is stable, so equals are in the order of the roles.
-    order.sort_by(|a, b| larger_rest(&quotas[*a], &quotas[*b]));
+    order.sort_by(|a, b| by_fraction(&quotas[*a], &quotas[*b]));
     // One round is enough where quotas are exact; bounds are checked all the same.
     while left > 0 {
         let before = left;
@@ -116,7 +116,7 @@ fn within(total: u32, bounds: &[Bounds]) -> u32 {
 }
 
 /// Orders by fraction, largest first.
-fn larger_rest(a: &Quota, b: &Quota) -> std::cmp::Ordering {
+fn by_fraction(a: &Quota, b: &Quota) -> std::cmp::Ordering {
     // The product of two could overflow, a comparison step by step can't.
     compare((b.numerator, b.denominator), (a.numerator, a.denominator))
 }

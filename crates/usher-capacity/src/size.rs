@@ -4,7 +4,7 @@ use super::amount::Amount;
 
 /// A metric over a group's pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measured {
+pub struct MeasuredMetric {
     /// Sum over the ready pods with a value, and values outside of pods.
     pub sum: Amount,
     /// Number of pods with a value.
@@ -25,9 +25,9 @@ fn direction(sum: Amount, at_target: Amount) -> std::cmp::Ordering {
 /// Ready pods without a value count as at their target for scale-down and as zero for scale-up, unready ones
 /// as zero for scale-up; neither reverses the direction. Within `tolerance` percent, inclusive, nothing
 /// changes. `None` without any value.
-pub fn per_pod(measured: &Measured, target: Amount, current: u32, tolerance: u32) -> Option<u32> {
+pub fn per_pod(measured: &MeasuredMetric, target: Amount, current: u32, tolerance: u32) -> Option<u32> {
     use std::cmp::Ordering::{Equal, Greater, Less};
-    let Measured { sum, count, missing, unready } = *measured;
+    let MeasuredMetric { sum, count, missing, unready } = *measured;
     if count == 0 && sum <= Amount::ZERO {
         return None;
     }
@@ -99,7 +99,7 @@ mod tests {
             (2.0, 0, 0, 3, 3, Some(3)),
         ];
         for (sum, count, missing, unready, current, expected) in table {
-            let measured = Measured { sum: amount(sum), count, missing, unready };
+            let measured = MeasuredMetric { sum: amount(sum), count, missing, unready };
             assert_eq!(per_pod(&measured, amount(4.0), current, 10), expected, "{measured:?} {current}");
         }
     }

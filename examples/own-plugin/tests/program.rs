@@ -8,7 +8,7 @@ use tokio::runtime::Builder;
 use tokio::task::{LocalSet, spawn_local};
 use usher::cli::Command::Serve;
 use usher::extproc::listen::Listeners;
-use usher::extproc::stop::{Stop, Stops};
+use usher::extproc::stop::{Stop, StopSignals};
 use usher::load::body::Style;
 use usher::load::decide::Asker;
 use usher::load::settings::{Api, TlsMode};
@@ -61,7 +61,7 @@ fn serve_picks_by_the_plugin() {
     let address = listeners.extproc.local_addr().unwrap().to_string();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let decided = LocalSet::new().block_on(&runtime, async {
-        let (stopper, stops) = Stops::channel();
+        let (stopper, stops) = StopSignals::channel();
         let server = spawn_local(usher::run(setup, listeners, stops));
         let style = Style { api: Api::Chat, model: "m".to_owned(), stream: false };
         let asker = Asker::connect(&address, TlsMode::Off, style, &[]).await.unwrap();

@@ -17,7 +17,7 @@ use super::shrink::Drained;
 use super::state::Actuator;
 use super::target::Target;
 use super::write::Write;
-use crate::capacity::plan::{Open, Reason, RolePlan, State};
+use crate::capacity::plan::{OpenRole, Reason, RolePlan, State};
 use crate::capacity::policy::{Mode, TargetRef};
 use crate::capacity::{Condition, Plan, Policy};
 use crate::cluster::{PatchType, Problem};
@@ -70,10 +70,10 @@ fn reasons(role: &RolePlan) -> String {
 fn stuck(policy: &str, plan: &Plan, role: &RolePlan) -> Option<String> {
     // A step has its own counts: all pods of the role may be ready, and more.
     let pods = match role.open {
-        Some(Open { pods, up, is_update: true }) => {
+        Some(OpenRole { pods, up, is_update: true }) => {
             format!("{up} of {pods} pods of the newest revision are up")
         }
-        Some(Open { pods, up, is_update: false }) => format!("{up} of {pods} pods are up"),
+        Some(OpenRole { pods, up, is_update: false }) => format!("{up} of {pods} pods are up"),
         None if role.ready < role.desired => format!("{} of {} pods are ready", role.ready, role.desired),
         None => return None,
     };
@@ -396,7 +396,7 @@ impl Actuator {
         let held =
             role.partition.map(|partition| Held { partition: partition.saturating_add(kept), outdated });
         // A paused Deployment gets no new revision, so a broken update could not be fixed.
-        let is_stuck = matches!(role.open, Some(Open { is_update: true, .. }));
+        let is_stuck = matches!(role.open, Some(OpenRole { is_update: true, .. }));
         let held = held.filter(|_| !(is_stuck && mechanism == PauseMechanism::Pause));
         let Some(patch) = pause::patch(object, mechanism, held).filter(|_| self.term.lasts()) else { return };
         let patched: Result<Value, Problem> =
@@ -436,7 +436,7 @@ mod tests {
 
     #[test]
     fn stuck_step_is_reported_for_its_roles_and_waiting_roles() {
-        let open = |pods, up, is_update| Some(Open { pods, up, is_update });
+        let open = |pods, up, is_update| Some(OpenRole { pods, up, is_update });
         // Ready, desired, and what is open; what is said.
         let table = [
             (4, 4, open(4, 3, false), Some("3 of 4 pods are up")),

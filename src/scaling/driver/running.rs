@@ -91,7 +91,7 @@ impl Running {
             Some(history) => {
                 let changes = if is_of_it { history.changes().to_vec() } else { Vec::new() };
                 let growth = if is_of_it { history.growth().clone() } else { Growth::default() };
-                let fired = |place: usize| history.fired_ago(place, due);
+                let fired = |place: usize| history.since_fired(place, due);
                 let fired = renumbered(&self.group.policy, &group.policy, fired);
                 let unknown = history.rules_unknown_for(due);
                 Some(PriorState { changes, growth, fired, unknown, asked, ..PriorState::none() })

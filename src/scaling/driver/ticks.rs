@@ -284,10 +284,10 @@ impl Driver {
             .enumerate()
             .filter_map(|(place, running)| Some((place, stuck(running)?)))
             .unzip();
-        for giving in deadlock::give_way(&waiting) {
+        for giving in deadlock::groups_to_trim(&waiting) {
             let running = places.get(giving).and_then(|place| self.running.get_mut(*place));
             if let Some(history) = running.and_then(|running| running.history.as_mut()) {
-                history.rollout.give_way();
+                history.rollout.request_trim();
             }
         }
     }

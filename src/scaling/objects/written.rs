@@ -8,7 +8,7 @@ use super::times::Times;
 use crate::actuator::Write;
 use crate::capacity::Condition;
 use crate::capacity::resource::status::{
-    LastWrite, PolicyStatus, StatusCondition, StatusInput, Ticked, status,
+    LastWrite, PolicyStatus, StatusCondition, StatusInput, TickStatus, status,
 };
 use crate::cluster::Problem;
 use crate::scaling::plan_store::{Plans, PolicyEntry};
@@ -206,7 +206,7 @@ fn of(
         let latest = entry.latest.as_ref()?;
         let policy = entry.group.policy.as_ref();
         let let_through = entry.let_through.as_slice();
-        Some(Ticked { policy, plan: &latest.plan, fired: &fired, writes: &writes, let_through })
+        Some(TickStatus { policy, plan: &latest.plan, fired: &fired, writes: &writes, let_through })
     });
     let held = entry.and_then(|entry| entry.held.as_ref());
     let held = held.map(|held| (held.condition, &*held.why));

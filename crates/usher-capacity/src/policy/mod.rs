@@ -18,7 +18,7 @@ use super::behavior::Behavior;
 use super::coordinate::Band;
 use super::ratio::RatioBounds;
 use super::rollout::Rollout;
-use super::rules::{Number, Rule};
+use super::rules::{Rule, RuleMetric};
 
 pub use limits::{MOST_LAYERS, MOST_PODS, MOST_ROLES, MOST_RULES};
 pub use role::{Range, Role, label_selector};
@@ -72,8 +72,8 @@ impl Policy {
             Sizing::Rules(rules) => rules
                 .iter()
                 .filter_map(|rule| match &rule.number {
-                    Number::External(query) => Some(query.as_str()),
-                    Number::OfPods { .. } | Number::Waiting => None,
+                    RuleMetric::External(query) => Some(query.as_str()),
+                    RuleMetric::OfPods { .. } | RuleMetric::Waiting => None,
                 })
                 .collect(),
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::limits::LONGEST;
-use super::span::Span;
+use super::span::GoDuration;
 use super::spec::Spec;
 use crate::amount::Amount;
 
@@ -20,9 +20,9 @@ pub struct Problem {
 
 /// Problems found so far.
 #[derive(Default)]
-pub(super) struct Found(pub(super) Vec<Problem>);
+pub(super) struct ProblemList(pub(super) Vec<Problem>);
 
-impl Found {
+impl ProblemList {
     pub(super) fn error(&mut self, path: impl Into<String>, message: impl Into<String>) {
         self.0.push(Problem { path: path.into(), message: message.into(), is_error: true });
     }
@@ -47,8 +47,8 @@ impl Found {
         }
     }
 
-    pub(super) fn time(&mut self, path: String, value: Option<Span>) {
-        if Span::or(value, Duration::ZERO) > LONGEST {
+    pub(super) fn time(&mut self, path: String, value: Option<GoDuration>) {
+        if GoDuration::or(value, Duration::ZERO) > LONGEST {
             self.error(path, "is longer than 30m");
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::span::Span;
+use super::span::GoDuration;
 use usher_core::config::layers::PLACE_LABELS;
 
 /// Longest timeout of a step.
@@ -21,9 +21,9 @@ pub struct DeploySpec {
     /// Condition under which a pod counts as up; `Ready` when absent.
     pub success: Option<SuccessSpec>,
     /// Timeout of a step without progress; 10 minutes when absent.
-    pub batch_timeout: Option<Span>,
+    pub batch_timeout: Option<GoDuration>,
     /// Time of a step in which the cluster may add nodes without counting; 15 minutes when absent.
-    pub provisioning_timeout: Option<Span>,
+    pub provisioning_timeout: Option<GoDuration>,
     /// Action on a step that times out.
     pub on_timeout: TimeoutSpec,
     /// Topology for the placement of steps; absent: the scheduler places pods.

@@ -12,23 +12,23 @@ use usher_core::config::units;
 
 /// A duration as Go writes it: `15s`, `5m`, `1h30m`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span(pub Duration);
+pub struct GoDuration(pub Duration);
 
-impl Span {
+impl GoDuration {
     /// The duration, or a default.
     pub(crate) fn or(span: Option<Self>, default: Duration) -> Duration {
         span.map_or(default, |span| span.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for GoDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Text(text) = Text::deserialize(deserializer)?;
         units::parse_duration(&text).map(Self).map_err(D::Error::custom)
     }
 }
 
-impl Serialize for Span {
+impl Serialize for GoDuration {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{}ms", self.0.as_millis()))
     }
@@ -36,9 +36,9 @@ impl Serialize for Span {
 
 /// The same notation as [`units::parse_duration`]. The API server evaluates durations in rules, and needs a
 /// bound of their length.
-impl JsonSchema for Span {
+impl JsonSchema for GoDuration {
     fn schema_name() -> Cow<'static, str> {
-        "Span".into()
+        "GoDuration".into()
     }
 
     fn inline_schema() -> bool {

@@ -9,7 +9,7 @@ use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::rollout::{DeploySpec, ScalingSpec, UpdateSpec};
-use super::span::{Span, Text};
+use super::span::{GoDuration, Text};
 
 /// API group and version of policies.
 pub const API_VERSION: &str = "usher.dev/v1alpha1";
@@ -61,7 +61,7 @@ pub struct Spec {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Interval of ticks; 15 s when absent.
-    pub interval: Option<Span>,
+    pub interval: Option<GoDuration>,
     /// Roles by name; one or more.
     pub roles: BTreeMap<String, RoleSpec>,
     /// Sizing of the whole group by metrics; not with `rules`.
@@ -200,15 +200,15 @@ pub struct PaceSpec {
     /// Percent per period, 0 to 1,000.
     pub percent: Option<i64>,
     /// Length of the period, at most 30 minutes.
-    pub period: Option<Span>,
+    pub period: Option<GoDuration>,
     /// Choice of the larger (`Or`) or the smaller (`And`) of the two limits.
     pub select: Option<Select>,
     /// Stabilization window, at most 30 minutes.
-    pub stabilization: Option<Span>,
+    pub stabilization: Option<GoDuration>,
     /// Time for pods to finish their requests before they are deleted, at most 30 minutes; 0 deletes them
     /// immediately. Scale-down only; 5 minutes when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub drain_timeout: Option<Span>,
+    pub drain_timeout: Option<GoDuration>,
     /// Settings for when far more pods are needed than exist; scale-up only.
     pub panic: Option<PanicSpec>,
 }
@@ -232,9 +232,9 @@ pub struct PanicSpec {
     /// Allowed growth per period during panic, in percent, 0 to 1,000.
     pub percent: Option<i64>,
     /// Length of the period.
-    pub period: Option<Span>,
+    pub period: Option<GoDuration>,
     /// Duration of panic after it was last needed; 0 disables panic.
-    pub hold: Option<Span>,
+    pub hold: Option<GoDuration>,
 }
 
 /// Coordination: how roles share the group's size.
@@ -339,7 +339,7 @@ pub struct RuleSpec {
     /// Pods to add, or to remove when negative.
     pub step: Option<i64>,
     /// Time without another firing; 300 s when absent.
-    pub cooldown: Option<Span>,
+    pub cooldown: Option<GoDuration>,
     /// Fewest pods that it leaves; the role's minimum when absent.
     pub min: Option<i64>,
     /// Most pods that it leaves; the role's maximum when absent.

@@ -21,7 +21,7 @@ pub struct BlockedGroup {
 /// Groups that remove pods beyond complete groups so that others progress: among those that wait for the same
 /// domain the youngest, one after the other, until the removed pods are enough for the rest, or one group is
 /// left. Unschedulable pods of several groups mean a lack of nodes.
-pub fn give_way(groups: &[BlockedGroup]) -> Vec<usize> {
+pub fn groups_to_trim(groups: &[BlockedGroup]) -> Vec<usize> {
     let mut by_place: BTreeMap<Option<(&str, &str)>, Vec<(usize, &BlockedGroup)>> = BTreeMap::new();
     for (index, group) in groups.iter().enumerate().filter(|(_, group)| group.asks > 0) {
         let place = group.place.as_ref().map(|place| (place.layer.as_str(), place.domain.as_str()));
@@ -61,20 +61,20 @@ mod tests {
     #[test]
     fn younger_group_gives_way() {
         let pair = [waiting("r1", 3, 3, 10), waiting("r1", 3, 3, 20)];
-        assert_eq!(give_way(&pair), [1]);
+        assert_eq!(groups_to_trim(&pair), [1]);
         let same = [waiting("r1", 3, 3, 10), waiting("r1", 3, 3, 10)];
-        assert_eq!(give_way(&same), [1], "by place where they are of one age");
+        assert_eq!(groups_to_trim(&same), [1], "by place where they are of one age");
         let elsewhere = [waiting("r1", 3, 3, 10), waiting("r2", 3, 3, 20), waiting("", 3, 3, 5)];
-        assert!(give_way(&elsewhere).is_empty());
-        assert!(give_way(&pair[..1]).is_empty(), "who waits alone waits for nodes");
-        assert!(give_way(&[waiting("r1", 0, 3, 10), waiting("r1", 3, 3, 20)]).is_empty());
+        assert!(groups_to_trim(&elsewhere).is_empty());
+        assert!(groups_to_trim(&pair[..1]).is_empty(), "who waits alone waits for nodes");
+        assert!(groups_to_trim(&[waiting("r1", 0, 3, 10), waiting("r1", 3, 3, 20)]).is_empty());
     }
 
     #[test]
     fn smallest_number_of_groups_gives_way() {
         let three = |spare| [waiting("", 4, spare, 1), waiting("", 4, spare, 2), waiting("", 4, spare, 3)];
-        assert_eq!(give_way(&three(8)), [2], "what it gives back is enough for two");
-        assert_eq!(give_way(&three(4)), [1, 2]);
-        assert!(give_way(&three(0)).is_empty(), "nobody has anything to give back");
+        assert_eq!(groups_to_trim(&three(8)), [2], "what it gives back is enough for two");
+        assert_eq!(groups_to_trim(&three(4)), [1, 2]);
+        assert!(groups_to_trim(&three(0)).is_empty(), "nobody has anything to give back");
     }
 }

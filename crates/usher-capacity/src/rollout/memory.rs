@@ -42,12 +42,12 @@ pub struct Memory {
     /// Abandoned goals.
     pub(super) failed: Vec<u32>,
     /// Pods asked for at the last tick, by role.
-    pub(super) asked: Vec<Asked>,
+    pub(super) asked: Vec<RequestedPods>,
 }
 
 /// Pods asked for of a role.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct RequestedPods {
     /// Existing pods.
     pub(super) current: u32,
     /// Replicas to write.
@@ -74,7 +74,7 @@ pub(super) struct Trims {
 
 impl Memory {
     /// Requests a trim at the next tick, if the group is still blocked.
-    pub fn give_way(&mut self) {
+    pub fn request_trim(&mut self) {
         self.trims.is_asked_for = true;
     }
 

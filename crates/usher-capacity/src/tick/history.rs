@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::growth::Growth;
-use crate::behavior::Past;
+use crate::behavior::PastSizes;
 use crate::inputs::Inputs;
 use crate::plan::{Plan, RolePlan};
 use crate::policy::{Mode, Policy, Sizing};
@@ -13,7 +13,7 @@ use crate::rules::Cooldowns;
 /// Memory of a group's ticks. It belongs to one policy.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    pub(super) past: Past,
+    pub(super) past: PastSizes,
     pub(super) growth: Growth,
     pub(super) cooldowns: Cooldowns,
     /// Time since which each role has been idle.
@@ -172,7 +172,7 @@ impl History {
 
     /// History of a group that another replica sized, with `total` pods: windows begin now.
     pub fn resumed(total: u32, now: Duration) -> Self {
-        Self { past: Past::resumed(total, now), ..Self::default() }
+        Self { past: PastSizes::resumed(total, now), ..Self::default() }
     }
 
     /// Records that a rule, by index, fired at the previous leader `ago` before `now`.
@@ -191,7 +191,7 @@ impl History {
     }
 
     /// Time from the last firing of a rule, by index, to `now`, here or elsewhere.
-    pub fn fired_ago(&self, rule: usize, now: Duration) -> Option<Duration> {
+    pub fn since_fired(&self, rule: usize, now: Duration) -> Option<Duration> {
         self.cooldowns.ago(rule, now)
     }
 

@@ -8,9 +8,9 @@ use super::plan::{Condition, MetricStage, Plan, Reason, RolePlan, RuleStage};
 use super::policy::{Policy, QUEUE_DEPTH, Sizing, Target, Total};
 use super::ratio::{self, RatioBounds};
 use super::rollout;
-use super::rules::{self, Number, Rule};
+use super::rules::{self, Rule, RuleMetric};
 use super::share::Bounds;
-use super::size::{self, Measured};
+use super::size::{self, MeasuredMetric};
 
 mod growth;
 mod history;
@@ -139,7 +139,7 @@ impl<'a> Tick<'a> {
     }
 
     /// Adds a reason to all roles.
-    fn because(&mut self, reason: Reason) {
+    fn add_reason(&mut self, reason: Reason) {
         self.plan.roles.iter_mut().for_each(|role| role.reasons.push(reason));
     }
 
@@ -186,22 +186,22 @@ impl<'a> Tick<'a> {
         };
         // Bounds apply first, whatever the metrics.
         let recommended = if current < least {
-            self.because(Reason::Min);
+            self.add_reason(Reason::Min);
             least
         } else if current > most {
-            self.because(Reason::Max);
+            self.add_reason(Reason::Max);
             most
         } else {
             let wanted = asked.clamp(least, most);
             if asked == current {
-                self.because(Reason::Tolerance);
+                self.add_reason(Reason::Tolerance);
             } else if wanted != current {
-                self.because(Reason::Metric);
+                self.add_reason(Reason::Metric);
             }
             if asked < least {
-                self.because(Reason::Min);
+                self.add_reason(Reason::Min);
             } else if asked > most {
-                self.because(Reason::Max);
+                self.add_reason(Reason::Max);
             }
             wanted
         };
@@ -211,12 +211,12 @@ impl<'a> Tick<'a> {
         }
         let size = self.within_bounds(limited.total);
         if size == limited.total {
-            limited.reasons.iter().for_each(|reason| self.because(*reason));
+            limited.reasons.iter().for_each(|reason| self.add_reason(*reason));
         } else {
             // Bounds override limits and windows, which then are no reasons.
             history.past.correct(size);
             if size > least && size > limited.total {
-                self.because(self.floor());
+                self.add_reason(self.floor());
             }
         }
         let stages = &mut self.plan.stages;
@@ -231,7 +231,7 @@ impl<'a> Tick<'a> {
 
     /// Records in the plan that a sizing metric is unknown.
     fn is_stale(&mut self) {
-        self.because(Reason::StaleData);
+        self.add_reason(Reason::StaleData);
         self.condition(Condition::StaleData);
     }
 
@@ -251,7 +251,7 @@ impl<'a> Tick<'a> {
         let reading = self.readings.of_group(signal);
         let is_queue = metric.name == QUEUE_DEPTH;
         let waiting = if is_queue { Amount::whole(self.inputs.waiting) } else { Amount::ZERO };
-        let measured = Measured {
+        let measured = MeasuredMetric {
             sum: reading.sum + waiting,
             // Remaining pods take over the load of draining ones.
             count: reading.count - self.unnamed.min(reading.count.saturating_sub(1)),
@@ -311,7 +311,7 @@ impl<'a> Tick<'a> {
         for (place, blind) in self.blind.iter_mut().enumerate() {
             let numbers = || {
                 let own = rules.iter().zip(&ruled.stages).filter(|(rule, _)| rule.role == place);
-                own.filter(|(rule, _)| rule.number != Number::Waiting)
+                own.filter(|(rule, _)| rule.number != RuleMetric::Waiting)
             };
             *blind = numbers().next().is_some() && numbers().all(|(_, stage)| stage.value.is_none());
         }
@@ -356,7 +356,7 @@ impl<'a> Tick<'a> {
         let has_pods = |place: usize| self.plan.roles.get(place).is_some_and(|role| role.current > 0);
         let numbers = || {
             let all = rules.iter().zip(stages);
-            all.filter(|(rule, _)| rule.number != Number::Waiting && has_pods(rule.role))
+            all.filter(|(rule, _)| rule.number != RuleMetric::Waiting && has_pods(rule.role))
         };
         let is_outage = numbers().next().is_some() && numbers().all(|(_, stage)| stage.value.is_none());
         let partner = |place: usize| match &self.policy.ratio {

@@ -2,7 +2,7 @@
 
 use super::Tick;
 use crate::coordinate::{self, Pressure, Shares};
-use crate::cost::{self, Priced};
+use crate::cost::{self, RoleCost};
 use crate::plan::{Condition, Reason};
 use crate::policy::Target;
 use crate::share::{Bounds, split};
@@ -12,12 +12,12 @@ impl Tick<'_> {
     /// do the shares unless the pressure on all roles is known.
     pub(super) fn share(&mut self, size: Option<u32>, panics: bool, expansion: u32) {
         let there = self.within_bounds(self.sized());
-        let priced: Vec<Priced> = self
+        let priced: Vec<RoleCost> = self
             .policy
             .roles
             .iter()
             .zip(&self.bounds)
-            .map(|(role, b)| Priced { min: b.low, max: b.high, cost: role.cost })
+            .map(|(role, b)| RoleCost { min: b.low, max: b.high, cost: role.cost })
             .collect();
         let base = cost::allocate(size.unwrap_or(there), &priced, expansion);
         for (role, base) in self.plan.roles.iter_mut().zip(&base) {
@@ -32,22 +32,22 @@ impl Tick<'_> {
             (None, None) => self.stay(),
             (None, _) if panics => self.stay(),
             (Some(_), None) if !counts => {
-                self.because(if is_on { Reason::NoPressure } else { Reason::Cost });
+                self.add_reason(if is_on { Reason::NoPressure } else { Reason::Cost });
             }
             // No role has a share to keep.
-            (Some(_), None) if self.counted() == 0 => self.because(Reason::NoPressure),
+            (Some(_), None) if self.counted() == 0 => self.add_reason(Reason::NoPressure),
             (Some(size), None) => self.keep_shares(size),
-            (Some(_), Some(_)) if panics => self.because(Reason::Cost),
+            (Some(_), Some(_)) if panics => self.add_reason(Reason::Cost),
             (size, Some(pressures)) => {
                 let coordination = &self.policy.coordination;
                 let Some(weights) = coordinate::weights(&base, &pressures, coordination.alpha) else {
-                    return self.because(Reason::Cost);
+                    return self.add_reason(Reason::Cost);
                 };
                 let of = size.unwrap_or(there);
                 let shares = coordinate::coordinate(of, &weights, &self.bounds, &coordination.bands);
                 let mut roles = self.counted.iter().zip(&shares.pods).enumerate();
                 // Unresponsive pods may be the busiest.
-                let loses = roles.any(|(place, (count, share))| share < count && self.is_known_partly(place));
+                let loses = roles.any(|(place, (count, share))| share < count && self.lacks_values(place));
                 if loses && !self.is_small(&shares, of) {
                     if size.is_none() {
                         self.blind.fill(true);
@@ -79,7 +79,7 @@ impl Tick<'_> {
 
     /// Keeps shares while the size is known and pressure is not: no role's share of the group grows.
     fn keep_shares(&mut self, size: u32) {
-        self.because(Reason::LastShares);
+        self.add_reason(Reason::LastShares);
         let current = self.counted();
         let bounds = self.counted.iter().zip(&self.bounds).map(|(count, b)| {
             let there = (*count).clamp(b.low, b.high);
@@ -115,7 +115,7 @@ impl Tick<'_> {
     }
 
     /// Returns `true` if a ready pod of a role lacks a pressure metric.
-    fn is_known_partly(&self, place: usize) -> bool {
+    fn lacks_values(&self, place: usize) -> bool {
         let signals = self.policy.coordination.pressure.get(place).into_iter().flatten();
         let mut counts =
             signals.filter_map(|target| Some(self.readings.of_role(place, target.signal?).count));
@@ -131,9 +131,9 @@ impl Tick<'_> {
     }
 
     fn take(&mut self, shares: &Shares, size: u32) {
-        self.because(Reason::Pressure);
+        self.add_reason(Reason::Pressure);
         if shares.is_outside_bands {
-            self.because(Reason::BandUnsatisfied);
+            self.add_reason(Reason::BandUnsatisfied);
             self.condition(Condition::BandUnsatisfied);
         }
         let is_small = self.is_small(shares, size);

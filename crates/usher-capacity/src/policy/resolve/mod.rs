@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::limits::{COOLDOWN, INTERVAL, LONGEST, MOST_PODS, PRESSURE, SHORTEST_INTERVAL};
-use super::span::Span;
+use super::span::GoDuration;
 use super::spec::{
     BandSpec, CoordinationMode, Document, PaceSpec, PanicSpec, RatioSpec, RuleSource, RuleSpec, Select,
 };
@@ -17,7 +17,7 @@ use crate::amount::Amount;
 use crate::behavior::{Behavior, Pace, Panic};
 use crate::coordinate::{Band, ONE};
 use crate::ratio::{Fraction, RatioBounds};
-use crate::rules::{Number, Rule, Test};
+use crate::rules::{Rule, RuleMetric, RuleTest};
 
 /// Source of pressure metrics.
 const OF_PODS: RuleSource = RuleSource::Inference;
@@ -38,7 +38,7 @@ impl Policy {
             .and_then(|ratio| reader.ratio(ratio, &roles));
         let behavior = reader.behavior(spec);
         let rollout = reader.rollout(spec);
-        let interval = Span::or(spec.interval, INTERVAL);
+        let interval = GoDuration::or(spec.interval, INTERVAL);
         let interval = reader.checked(interval, interval.max(SHORTEST_INTERVAL));
         Self {
             name: document.metadata.name.clone(),
@@ -171,11 +171,11 @@ impl Reader {
         let threshold = |value: Option<f64>| value.and_then(Amount::of);
         let step = i32::try_from(spec.step?).ok().filter(|step| *step != 0)?;
         let test = match (spec.comparator, threshold(spec.threshold)) {
-            (Some(comparator), Some(threshold)) => Test::Compare { comparator, threshold, step },
+            (Some(comparator), Some(threshold)) => RuleTest::Compare { comparator, threshold, step },
             _ => {
                 let (min, max) = (threshold(spec.min_threshold), threshold(spec.max_threshold));
                 let step = u32::try_from(step).ok()?;
-                (min.is_some() || max.is_some()).then_some(Test::Range { min, max, step })?
+                (min.is_some() || max.is_some()).then_some(RuleTest::Range { min, max, step })?
             }
         };
         if spec.metric.is_empty() {
@@ -185,9 +185,9 @@ impl Reader {
         let sound = if coverage.is_nan() { 0.0 } else { coverage.clamp(0.0, 1.0) };
         self.sanitised += u32::from(sound != coverage);
         let number = match spec.source {
-            RuleSource::Prometheus => Number::External(spec.metric.clone()),
-            RuleSource::Inference if spec.metric == WAITING => Number::Waiting,
-            RuleSource::Inference | RuleSource::Kernel => Number::OfPods {
+            RuleSource::Prometheus => RuleMetric::External(spec.metric.clone()),
+            RuleSource::Inference if spec.metric == WAITING => RuleMetric::Waiting,
+            RuleSource::Inference | RuleSource::Kernel => RuleMetric::OfPods {
                 signal: self.signal(&spec.metric),
                 aggregation: spec.aggregation,
                 coverage: (sound * f64::from(ONE)) as u32,
@@ -201,7 +201,7 @@ impl Reader {
             role,
             number,
             test,
-            cooldown: Span::or(spec.cooldown, COOLDOWN),
+            cooldown: GoDuration::or(spec.cooldown, COOLDOWN),
             // The role's bounds hold, whatever a rule says.
             range: Range { min, max: range.max.min(within.max).max(min) },
             clamps: spec.on_bound == OnBound::Clamp,
@@ -240,8 +240,8 @@ impl Reader {
         }
     }
 
-    fn time(&mut self, span: Option<Span>, default: Duration) -> Duration {
-        let written = Span::or(span, default);
+    fn time(&mut self, span: Option<GoDuration>, default: Duration) -> Duration {
+        let written = GoDuration::or(span, default);
         self.checked(written, written.min(LONGEST))
     }
 

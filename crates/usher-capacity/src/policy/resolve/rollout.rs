@@ -7,7 +7,7 @@ use crate::policy::limits::MOST_PODS;
 use crate::policy::rollout::{
     ConstraintSpec, DeploySpec, LONGEST_STEP, Progression, SuccessSpec, TimeoutSpec, TopologySpec,
 };
-use crate::policy::span::Span;
+use crate::policy::span::GoDuration;
 use crate::policy::spec::Spec;
 use crate::rollout::{
     BATCH_TIMEOUT, OnTimeout, PROVISIONING_TIMEOUT, Pace, Rollout, Success, Topology, Update,
@@ -46,8 +46,8 @@ impl Reader {
             max_skew: self.whole(update.max_skew_percent, MAX_SKEW, 100),
             max_unavailable: self.whole(update.max_unavailable_percent, MAX_UNAVAILABLE, 100),
         });
-        let mut time = |written: Option<Span>, default: Duration| {
-            let written = Span::or(written, default);
+        let mut time = |written: Option<GoDuration>, default: Duration| {
+            let written = GoDuration::or(written, default);
             self.checked(written, written.min(LONGEST_STEP))
         };
         Some(Rollout {

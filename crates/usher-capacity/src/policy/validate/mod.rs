@@ -5,8 +5,8 @@ mod rollout;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::limits::{INTERVAL, LONGEST, MOST_PODS, MOST_ROLES, MOST_RULES, PRESSURE, SHORTEST_INTERVAL};
-use super::problem::Found;
-use super::span::Span;
+use super::problem::ProblemList;
+use super::span::GoDuration;
 use super::spec::{
     API_VERSION, Aggregation, Comparator, CoordinationMode, CoordinationSpec, Document, KIND, Mode, PaceSpec,
     RatioSpec, RuleSource, RuleSpec, Spec,
@@ -22,7 +22,7 @@ const MOST_ALPHA: f64 = 0.75;
 
 /// All problems of a policy, in the order of its fields.
 pub fn problems(document: &Document) -> Vec<Problem> {
-    let mut found = Found::default();
+    let mut found = ProblemList::default();
     let spec = &document.spec;
     if document.api_version != API_VERSION {
         found.error("apiVersion", format!("is {:?}; write {API_VERSION}", document.api_version));
@@ -33,7 +33,7 @@ pub fn problems(document: &Document) -> Vec<Problem> {
     if document.metadata.name.is_empty() {
         found.error("metadata.name", "is missing; name the policy");
     }
-    let interval = Span::or(spec.interval, INTERVAL);
+    let interval = GoDuration::or(spec.interval, INTERVAL);
     if interval < SHORTEST_INTERVAL || interval > LONGEST {
         found.error("spec.interval", "is out of range; write 1s to 30m");
     }
@@ -52,7 +52,7 @@ pub fn problems(document: &Document) -> Vec<Problem> {
     found.0
 }
 
-fn roles(spec: &Spec, found: &mut Found) {
+fn roles(spec: &Spec, found: &mut ProblemList) {
     if spec.roles.is_empty() {
         found.error("spec.roles", "is empty; name at least one role");
     }
@@ -97,7 +97,7 @@ fn roles(spec: &Spec, found: &mut Found) {
     }
 }
 
-fn total(spec: &Spec, found: &mut Found) {
+fn total(spec: &Spec, found: &mut ProblemList) {
     let Some(total) = &spec.total else { return };
     if !spec.rules.is_empty() {
         let why = "excludes rules; keep one of them";
@@ -121,9 +121,9 @@ fn total(spec: &Spec, found: &mut Found) {
     found.whole("spec.total.costExpansionPercent".to_owned(), total.cost_expansion_percent, 0, MOST_PODS);
 }
 
-fn behavior(spec: &Spec, found: &mut Found) {
+fn behavior(spec: &Spec, found: &mut ProblemList) {
     let Some(behavior) = &spec.behavior else { return };
-    let pace = |name: &str, pace: &PaceSpec, found: &mut Found| {
+    let pace = |name: &str, pace: &PaceSpec, found: &mut ProblemList| {
         let path = |key: &str| format!("spec.behavior.{name}.{key}");
         found.whole(path("instances"), pace.instances, 0, MOST_PODS);
         found.whole(path("percent"), pace.percent, 0, 1000);
@@ -158,7 +158,7 @@ fn behavior(spec: &Spec, found: &mut Found) {
     }
 }
 
-fn shared(spec: &Spec, coordination: &CoordinationSpec, found: &mut Found) {
+fn shared(spec: &Spec, coordination: &CoordinationSpec, found: &mut ProblemList) {
     if coordination.alpha.is_some_and(|alpha| !(0.0..=1.0).contains(&alpha)) {
         found.error("spec.coordination.alpha", "is out of range; write 0 to 1");
     } else if coordination.alpha.is_some_and(|alpha| alpha > MOST_ALPHA) {
@@ -193,7 +193,7 @@ fn shared(spec: &Spec, coordination: &CoordinationSpec, found: &mut Found) {
     }
 }
 
-fn bands(spec: &Spec, coordination: &CoordinationSpec, found: &mut Found) {
+fn bands(spec: &Spec, coordination: &CoordinationSpec, found: &mut ProblemList) {
     let (mut least, mut most) = (0, 0);
     for (role, band) in &coordination.preferred_ratio {
         let path = |key: &str| format!("spec.coordination.preferredRatio.{role}{key}");
@@ -217,7 +217,7 @@ fn bands(spec: &Spec, coordination: &CoordinationSpec, found: &mut Found) {
     }
 }
 
-fn ratio_written(spec: &Spec, ratio: &RatioSpec, found: &mut Found) {
+fn ratio_written(spec: &Spec, ratio: &RatioSpec, found: &mut ProblemList) {
     let path = |key: &str| format!("spec.coordination.ratio.{key}");
     found.role(path("numerator"), &ratio.numerator, spec);
     found.role(path("denominator"), &ratio.denominator, spec);
@@ -245,7 +245,7 @@ fn ratio_written(spec: &Spec, ratio: &RatioSpec, found: &mut Found) {
 }
 
 /// Checks that a ratio has a solution in whole pods, where one in real numbers may exist.
-fn ratio_over_pods(document: &Document, found: &mut Found) {
+fn ratio_over_pods(document: &Document, found: &mut ProblemList) {
     const MOST: u32 = 10_000;
     let policy = Policy::of(document);
     let Some(ratio) = policy.ratio else { return };
@@ -275,7 +275,7 @@ fn ratio_over_pods(document: &Document, found: &mut Found) {
     }
 }
 
-fn rules(spec: &Spec, found: &mut Found) {
+fn rules(spec: &Spec, found: &mut ProblemList) {
     found.few("spec.rules", spec.rules.len(), MOST_RULES);
     let mut names = BTreeSet::new();
     for (index, rule) in spec.rules.iter().enumerate() {
@@ -307,10 +307,10 @@ fn rules(spec: &Spec, found: &mut Found) {
             found.error(path(".minCoverage"), "is out of range; write 0 to 1");
         }
     }
-    flapping(spec, found);
+    check_flapping(spec, found);
 }
 
-fn thresholds(rule: &RuleSpec, path: &dyn Fn(&str) -> String, found: &mut Found) {
+fn thresholds(rule: &RuleSpec, path: &dyn Fn(&str) -> String, found: &mut ProblemList) {
     let is_pair = rule.min_threshold.is_some() || rule.max_threshold.is_some();
     let is_plain = rule.comparator.is_some() || rule.threshold.is_some();
     for (key, value) in [
@@ -370,7 +370,7 @@ fn is_against(comparator: Comparator, step: i64) -> bool {
 }
 
 /// Checks for rules that scale a role up and down at the same value.
-fn flapping(spec: &Spec, found: &mut Found) {
+fn check_flapping(spec: &Spec, found: &mut ProblemList) {
     type Key<'a> = (&'a str, RuleSource, &'a str, Aggregation);
     let mut up: BTreeMap<String, Vec<(usize, f64)>> = BTreeMap::new();
     let mut down: BTreeMap<String, Vec<(usize, f64)>> = BTreeMap::new();

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::policy::limits::{MOST_LAYERS, MOST_PODS};
-use crate::policy::problem::Found;
+use crate::policy::problem::ProblemList;
 use crate::policy::rollout::{DeploySpec, LONGEST_STEP, TopologySpec};
-use crate::policy::span::Span;
+use crate::policy::span::GoDuration;
 use crate::policy::spec::{Document, Spec};
 use crate::policy::{Policy, Role};
 use crate::ratio::repair;
@@ -14,7 +14,7 @@ use crate::rollout::Pace;
 use crate::share::Bounds;
 
 /// Validates rollout settings.
-pub(super) fn check(spec: &Spec, found: &mut Found) {
+pub(super) fn check(spec: &Spec, found: &mut ProblemList) {
     if let Some(deploy) = &spec.deploy {
         check_deploy(spec, deploy, found);
     }
@@ -30,7 +30,7 @@ pub(super) fn check(spec: &Spec, found: &mut Found) {
     }
 }
 
-fn check_deploy(spec: &Spec, deploy: &DeploySpec, found: &mut Found) {
+fn check_deploy(spec: &Spec, deploy: &DeploySpec, found: &mut ProblemList) {
     if deploy.steps.is_empty() && spec.scaling.is_none() {
         found.error("spec.deploy", "has no steps; say how many pods of each role come up together");
     }
@@ -42,7 +42,7 @@ fn check_deploy(spec: &Spec, deploy: &DeploySpec, found: &mut Found) {
     for (key, time) in
         [("batchTimeout", deploy.batch_timeout), ("provisioningTimeout", deploy.provisioning_timeout)]
     {
-        if Span::or(time, Duration::ZERO) > LONGEST_STEP {
+        if GoDuration::or(time, Duration::ZERO) > LONGEST_STEP {
             found.error(format!("spec.deploy.{key}"), "is longer than 24h");
         }
     }
@@ -61,7 +61,7 @@ fn check_deploy(spec: &Spec, deploy: &DeploySpec, found: &mut Found) {
 }
 
 /// Checks that steps keep a hard ratio: until roles reach their goals, they are at the ratio of their steps.
-pub(super) fn check_ratio(document: &Document, found: &mut Found) {
+pub(super) fn check_ratio(document: &Document, found: &mut ProblemList) {
     /// Largest step that is tried for a suggestion.
     const MOST: u32 = 1_000;
     let policy = Policy::of(document);
@@ -93,7 +93,7 @@ pub(super) fn check_ratio(document: &Document, found: &mut Found) {
     );
 }
 
-fn check_topology(topology: &TopologySpec, found: &mut Found) {
+fn check_topology(topology: &TopologySpec, found: &mut ProblemList) {
     let path = |key: &str| format!("spec.deploy.topology.{key}");
     if topology.layers.len() > MOST_LAYERS {
         found.error(path("layers"), format!("are more than {MOST_LAYERS}"));
@@ -120,7 +120,7 @@ fn check_topology(topology: &TopologySpec, found: &mut Found) {
 }
 
 /// Checks that minimum and maximum sizes are multiples of the steps.
-fn whole_steps(spec: &Spec, deploy: &DeploySpec, bound: &str, is_min: bool, found: &mut Found) {
+fn whole_steps(spec: &Spec, deploy: &DeploySpec, bound: &str, is_min: bool, found: &mut ProblemList) {
     let pods = |role: &str| {
         let role = spec.roles.get(role)?;
         if is_min { Some(role.min.unwrap_or(0)) } else { role.max }

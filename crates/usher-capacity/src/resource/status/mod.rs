@@ -166,14 +166,14 @@ pub struct StatusInput<'a> {
     /// Verdict on it.
     pub verdict: &'a Verdict,
     /// Last tick; `None`: not ticked yet.
-    pub ticked: Option<Ticked<'a>>,
+    pub ticked: Option<TickStatus<'a>>,
     /// Condition that blocked ticks since, with a message; `None` if ticked.
     pub held: Option<(Condition, &'a str)>,
 }
 
 /// A tick of a policy.
 #[derive(Clone, Copy, Debug)]
-pub struct Ticked<'a> {
+pub struct TickStatus<'a> {
     /// The policy.
     pub policy: &'a Policy,
     /// Plan of the tick.
@@ -195,7 +195,7 @@ pub fn status(input: StatusInput<'_>, before: &PolicyStatus, now: &str) -> Polic
         let name = format!("{condition:?}");
         conditions.say(&name, true, &name, why);
     }
-    let Some(Ticked { policy, plan, fired, writes, let_through }) = ticked else {
+    let Some(TickStatus { policy, plan, fired, writes, let_through }) = ticked else {
         // What another replica said before this one led, or before this one was started, is the last that
         // is known.
         conditions.keep();

@@ -31,7 +31,7 @@ fn plan() -> Plan {
 fn of(plan: &Plan, fired: &[Option<String>], before: &PolicyStatus, now: &str) -> PolicyStatus {
     let domain = DomainStatus { layer: "rack".to_owned(), domain: "r1".to_owned(), pods: 2 };
     let let_through = [LetThrough { role: "a".to_owned(), pods: 2, domains: vec![domain] }];
-    let ticked = Ticked { policy: &policy(), plan, fired, writes: &[], let_through: &let_through };
+    let ticked = TickStatus { policy: &policy(), plan, fired, writes: &[], let_through: &let_through };
     status(StatusInput { generation: Some(3), verdict: &FINE, ticked: Some(ticked), held: None }, before, now)
 }
 
@@ -113,7 +113,7 @@ fn status_has_the_last_write_to_each_role() {
     let status = |writes: &[LastWrite], before: &PolicyStatus| {
         let mut plan = plan();
         plan.roles.push(RolePlan { name: "b".to_owned(), ..RolePlan::default() });
-        let ticked = Ticked { policy: &policy(), plan: &plan, fired: &[], writes, let_through: &[] };
+        let ticked = TickStatus { policy: &policy(), plan: &plan, fired: &[], writes, let_through: &[] };
         let input = StatusInput { generation: None, verdict: &FINE, ticked: Some(ticked), held: None };
         status(input, before, "t1")
     };

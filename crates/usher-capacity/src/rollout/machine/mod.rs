@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::memory::{Asked, Memory};
+use super::memory::{Memory, RequestedPods};
 use super::role_counts::{RoleCounts, role_counts};
 use super::{MOST_TRIMS, OnTimeout, Pace, Rollout, batch, skew, update};
 use crate::inputs::Inputs;
-use crate::plan::{Condition, Open, Plan, Reason, RolePlan, State, Stuck};
+use crate::plan::{Condition, OpenRole, Plan, Reason, RolePlan, State, StuckStep};
 use crate::policy::{Mode, Policy, Sizing};
 
 mod placing;
@@ -123,7 +123,7 @@ impl Turn<'_> {
         self.role_counts.iter().map(|counts| counts.there).collect()
     }
 
-    fn because(&mut self, reason: Reason) {
+    fn add_reason(&mut self, reason: Reason) {
         self.plan.roles.iter_mut().for_each(|role| role.reasons.push(reason));
     }
 
@@ -139,23 +139,23 @@ impl Turn<'_> {
         let is_failed = !self.memory.failed.is_empty() && self.memory.failed == goals;
         if is_failed && !self.memory.is_updating {
             self.condition(Condition::BatchTimeout);
-            self.because(Reason::Failed);
+            self.add_reason(Reason::Failed);
             self.place_displaced();
             let admitted = self.there();
             return Outcome { admitted, state: Some(State::Failed), updated };
         }
         self.memory.failed.clear();
-        if let Some(left) = self.still_trimmed() {
+        if let Some(left) = self.remaining_after_trim() {
             self.condition(Condition::BatchTimeout);
             if self.memory.trims.is_for_another {
                 self.condition(Condition::Deadlock);
             }
-            self.because(Reason::Trimmed);
+            self.add_reason(Reason::Trimmed);
             self.place_displaced();
             let admitted = left.iter().zip(&self.role_counts).map(|(left, counts)| (*left).min(counts.goal));
             return Outcome { admitted: admitted.collect(), state: Some(State::Blocked), updated };
         }
-        let exceeds = self.exceeds();
+        let exceeds = self.exceeds_goal();
         let mut targets = if exceeds { self.admitted_before() } else { self.grow() };
         let is_placed = self.place(&mut targets);
         let mut state = None;
@@ -182,7 +182,7 @@ impl Turn<'_> {
         let update = self.rollout.update?;
         if self.memory.is_updating {
             self.condition(Condition::Paused);
-            self.because(Reason::Updating);
+            self.add_reason(Reason::Updating);
             return Some(update::targets(&self.role_counts, update));
         }
         let is_outdated = self.role_counts.iter().any(|counts| counts.outdated > 0);
@@ -190,7 +190,7 @@ impl Turn<'_> {
     }
 
     /// Remaining pods of each role after the last trim, until it is retried.
-    fn still_trimmed(&mut self) -> Option<Vec<u32>> {
+    fn remaining_after_trim(&mut self) -> Option<Vec<u32>> {
         let (at, left) = self.memory.trims.now.clone()?;
         if self.now.saturating_sub(at) < self.rollout.batch_timeout && !self.memory.is_updating {
             return Some(left);
@@ -202,7 +202,7 @@ impl Turn<'_> {
 
     /// Returns `true` if the group exceeds its goal, as some roles grow while others shrink: one step ahead
     /// is enough.
-    fn exceeds(&self) -> bool {
+    fn exceeds_goal(&self) -> bool {
         let goals = || self.plan.roles.iter().map(|role| role.goal);
         let shrinks = self.role_counts.iter().zip(goals()).any(|(counts, goal)| counts.there > goal);
         let sum = |counts: &mut dyn Iterator<Item = u32>| counts.map(u64::from).sum::<u64>();
@@ -266,8 +266,8 @@ impl Turn<'_> {
         let is_update = self.memory.is_updating;
         let wanted =
             |(step, counts): (&u32, &RoleCounts)| if is_update { *step } else { (*step).min(counts.goal) };
-        let left = |(pods, up): (u32, &u32)| (*up < pods).then_some(Open { pods, up: *up, is_update });
-        let open: Vec<Option<Open>> =
+        let left = |(pods, up): (u32, &u32)| (*up < pods).then_some(OpenRole { pods, up: *up, is_update });
+        let open: Vec<Option<OpenRole>> =
             step.iter().zip(&self.role_counts).map(wanted).zip(&up).map(left).collect();
         if is_settled || self.inputs.is_held || open.iter().all(Option::is_none) {
             self.memory.clock.clear();
@@ -293,7 +293,7 @@ impl Turn<'_> {
             self.condition(Condition::Deadlock);
         }
         if self.memory.is_updating {
-            self.because(Reason::Held);
+            self.add_reason(Reason::Held);
             return Some(State::Blocked);
         }
         let may_trim = self.rollout.on_timeout == OnTimeout::Trim && self.memory.trims.count < MOST_TRIMS;
@@ -310,17 +310,17 @@ impl Turn<'_> {
             self.memory.trims.is_for_another = gives_way;
             self.memory.trims.whole = sum(&whole);
             self.memory.trims.now = Some((self.now, whole.clone()));
-            self.because(Reason::Trimmed);
+            self.add_reason(Reason::Trimmed);
             *targets = whole;
             return Some(State::Blocked);
         }
         if self.rollout.on_timeout == OnTimeout::Fail {
             self.memory.failed = self.goals();
-            self.because(Reason::Failed);
+            self.add_reason(Reason::Failed);
             return Some(State::Failed);
         }
-        self.because(Reason::Held);
-        self.plan.stuck = Some(Stuck {
+        self.add_reason(Reason::Held);
+        self.plan.stuck = Some(StuckStep {
             placement: self.memory.step.1.clone().filter(|_| self.is_bound()),
             asks: self.role_counts.iter().fold(0, |sum, counts| sum + counts.unschedulable),
             // Without metrics no pods are removed.
@@ -437,7 +437,7 @@ impl Turn<'_> {
                 (true, true) => role.current.max(role.admitted),
                 (true, false) => role.desired.max(role.admitted),
             };
-            memory.asked.push(Asked {
+            memory.asked.push(RequestedPods {
                 current: role.current,
                 write: role.write,
                 desired: role.desired,

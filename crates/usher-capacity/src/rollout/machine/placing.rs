@@ -1,7 +1,7 @@
 //! Domains for the pods of a step, and for pods of closed domains.
 
 use super::Turn;
-use crate::plan::{Condition, Open, Reason, Shortfalls};
+use crate::plan::{Condition, OpenRole, Reason, Shortfalls};
 use crate::rollout::place::{Place, place};
 use crate::rollout::role_counts::RoleCounts;
 use crate::rollout::{Shortfall, Topology};
@@ -53,20 +53,20 @@ impl Turn<'_> {
         match place(&need, topology, self.inputs.domains.as_ref(), self.memory.step.1.as_ref()) {
             Place::In(placement) => {
                 if topology.layers.get(topology.layer) != Some(&placement.layer) {
-                    self.because(Reason::WiderDomain);
+                    self.add_reason(Reason::WiderDomain);
                 }
                 self.memory.step.1 = Some(placement);
             }
             Place::Anywhere => {
                 self.memory.step.1 = None;
-                self.because(Reason::NoDomain);
+                self.add_reason(Reason::NoDomain);
             }
-            Place::Unknown => self.because(Reason::TopologyUnknown),
+            Place::Unknown => self.add_reason(Reason::TopologyUnknown),
             Place::Nowhere(domains) => {
                 self.memory.unplaced = need.iter().fold(0, |sum, need| sum.saturating_add(*need));
                 self.lacks_room(need, domains, topology);
                 let open = targets.iter().zip(&self.role_counts).map(|(target, counts)| {
-                    let open = Open { pods: *target, up: counts.ok, is_update: false };
+                    let open = OpenRole { pods: *target, up: counts.ok, is_update: false };
                     (*target > counts.there).then_some(open)
                 });
                 self.plan.roles.iter_mut().zip(open).for_each(|(role, open)| role.open = open);
@@ -125,7 +125,7 @@ impl Turn<'_> {
         let is_reported = self.plan.conditions.contains(&Condition::TopologyUnsatisfied);
         self.condition(Condition::TopologyUnsatisfied);
         if !is_reported {
-            self.because(Reason::NoDomain);
+            self.add_reason(Reason::NoDomain);
         }
         let layer = topology.layers.get(topology.layer).cloned().unwrap_or_default();
         self.plan.shortfalls = Some(Shortfalls { layer, need, domains });

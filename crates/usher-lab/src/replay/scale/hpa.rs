@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::seen::Seen;
 use usher_capacity::amount::Amount;
 use usher_capacity::policy::{Range, Target};
-use usher_capacity::size::{self, Measured};
+use usher_capacity::size::{self, MeasuredMetric};
 
 /// Between two ticks.
 pub(super) const INTERVAL: Duration = Duration::from_secs(15);
@@ -49,7 +49,7 @@ impl Hpa {
                 .map(|pod| metric.signal.and_then(|signal| pod.get(signal)).copied().unwrap_or_default());
             let sum = Amount::of(values.sum::<f64>()).unwrap_or_default();
             let count = seen.pods.len() as u32;
-            let measured = Measured { sum, count, missing: 0, unready: seen.starting };
+            let measured = MeasuredMetric { sum, count, missing: 0, unready: seen.starting };
             size::per_pod(&measured, metric.target, current, TOLERANCE)
         });
         let Some(asked) = asks.max() else { return current.clamp(min, max) };
