@@ -82,7 +82,7 @@ pub enum PolicyName {
 }
 
 impl PolicyName {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::ExpectedLatency => "expected-latency",
@@ -90,7 +90,7 @@ impl PolicyName {
         }
     }
 
-    /// Its configuration; `None`: the built-in one.
+    /// Configuration; `None`: the built-in one.
     pub fn configuration(self) -> Option<&'static str> {
         match self {
             Self::ExpectedLatency => Some(EXPECTED_LATENCY),

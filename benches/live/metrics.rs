@@ -95,7 +95,7 @@ impl Used {
 /// Share of a core that a process used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// Its name.
+    /// Name of the process.
     pub name: &'static str,
     /// Cores that it used.
     pub cores: f64,

@@ -20,7 +20,7 @@ pub const WAITS: f64 = 0.01;
 /// A figure by which policies are compared.
 #[derive(Debug)]
 pub struct Figure {
-    /// Its name.
+    /// Name of the figure.
     pub name: &'static str,
     read: fn(&Summary) -> Option<f64>,
     /// `true` if it is a time, which passes faster live.
@@ -66,7 +66,7 @@ pub const FIGURES: [Figure; 8] = [
 ];
 
 impl Figure {
-    /// Its value in simulated time.
+    /// Value in simulated time.
     pub fn of(&self, summary: &Summary, time_scale: f64) -> Option<f64> {
         (self.read)(summary).map(|value| if self.is_time { value * time_scale } else { value })
     }

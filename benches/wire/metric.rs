@@ -176,7 +176,7 @@ pub enum Metric {
     ChunkP99,
     /// The most resident memory of the picker.
     PeakMemory,
-    /// Its resident memory at the end.
+    /// Resident memory at the end.
     Memory,
     /// The most bytes of bodies under way.
     BodiesInFlight,

@@ -32,7 +32,7 @@ pub struct Metadata {
     /// Time of the deletion request; the object is removed when its finalizers are done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<String>,
-    /// Its version.
+    /// Resource version.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
     /// Objects that it belongs to.
@@ -48,7 +48,7 @@ pub struct OwnerReference {
     pub api_version: String,
     /// The kind.
     pub kind: String,
-    /// Its name.
+    /// Name of the owner.
     pub name: String,
     /// `true` if it made the object, and would replace it.
     pub controller: bool,

@@ -41,7 +41,7 @@ pub enum Problem {
         code: u16,
         /// The server's message.
         message: String,
-        /// Its `Retry-After`.
+        /// `Retry-After`.
         after: Duration,
     },
     /// No response in time.

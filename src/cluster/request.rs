@@ -73,11 +73,11 @@ impl PatchType {
 /// Pod that is to be evicted.
 #[derive(Clone, Copy, Debug)]
 pub struct Eviction<'a> {
-    /// Its name.
+    /// Name of the pod.
     pub name: &'a str,
-    /// Its uid: another of this name stays.
+    /// Uid: another of this name stays.
     pub uid: &'a str,
-    /// Its version: it stays if it has changed since. `None`: whatever has changed.
+    /// Version: it stays if it has changed since. `None`: whatever has changed.
     pub version: Option<&'a str>,
     /// `true` if it is only asked if it could be.
     pub is_trial: bool,

@@ -24,7 +24,7 @@ pub struct Finding {
 /// Server that a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Its name.
+    /// Name of the server.
     pub name: String,
     /// Problem, in words that are the same for all that have it.
     pub problem: String,
@@ -63,7 +63,7 @@ pub enum Outcome {
     Looked {
         /// Summary of what it looked at, in a few words.
         at: String,
-        /// Its findings.
+        /// Findings of the check.
         findings: Vec<Finding>,
     },
     /// Not checked.
@@ -84,7 +84,7 @@ impl Outcome {
         Self::Looked { at: at.into(), findings }
     }
 
-    /// Its findings; empty when it could not look.
+    /// Findings; empty when it could not look.
     pub fn findings(&self) -> &[Finding] {
         match self {
             Self::Looked { findings, .. } => findings,

@@ -15,7 +15,7 @@ pub enum Severity {
 /// A kind of findings.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its name, which stays the same.
+    /// Name, which stays the same.
     pub code: &'static str,
     /// Severity of its findings.
     pub severity: Severity,

@@ -71,7 +71,7 @@ pub struct Reply {
     pub marked: bool,
     /// The pod that responded, where a simulated server says so: `x-inference-pod`.
     pub pod: String,
-    /// Its port: `x-inference-port`.
+    /// Port: `x-inference-port`.
     pub port: String,
 }
 
@@ -82,7 +82,7 @@ pub struct Envoy {
     pub url: String,
     /// `true` if picker and servers can be expected to be reachable from here, too.
     pub local: bool,
-    /// Its version, for example `1.40.0`.
+    /// Version, for example `1.40.0`.
     pub version: String,
     /// Configuration of Envoy.
     pub config: EnvoyConfig,
@@ -116,7 +116,7 @@ pub struct Picker {
     pub tls: Result<Handshake, String>,
     /// Reason that it can't even be connected to.
     pub unreachable: Option<String>,
-    /// Its reply to an exchange of ext_proc.
+    /// Reply to an exchange of ext_proc.
     pub reply: Result<Choice, String>,
 }
 
@@ -155,7 +155,7 @@ pub struct PickerPage {
     pub chosen: BTreeMap<(String, String), u64>,
     /// Comparison of KV events with usage, by plugin and endpoint.
     pub agreements: BTreeMap<(String, String), Agreement>,
-    /// Its connection to a state store; `None`: it has none.
+    /// Connection to a state store; `None`: it has none.
     pub state_store: Option<StateStore>,
 }
 
@@ -184,7 +184,7 @@ pub struct Agreement {
 /// An endpoint that Usher knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// Its name, without the namespace.
+    /// Name, without the namespace.
     pub name: String,
     /// `address:port`.
     pub address: String,
@@ -195,7 +195,7 @@ pub struct Known {
 /// The metrics of a model server.
 #[derive(Clone, Debug)]
 pub struct PodPage {
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
     /// URL of its metrics.
     pub url: String,
@@ -212,7 +212,7 @@ pub struct PodPage {
 pub struct Cluster {
     /// Reason that the API server can't be read.
     pub unreachable: Option<String>,
-    /// Its version.
+    /// Version of the API server.
     pub version: String,
     /// Kinds of objects that it serves: group, version, plural.
     pub kinds: Vec<(String, String, String)>,
@@ -248,16 +248,16 @@ pub struct Capacity {
 /// An object's name and labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Labelled {
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Its labels.
+    /// Labels of the object.
     pub labels: BTreeMap<String, String>,
 }
 
 /// A capacity policy.
 #[derive(Clone, Debug)]
 pub struct CapacityPolicy {
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
     /// The pool that it names.
     pub pool: Option<String>,
@@ -269,7 +269,7 @@ pub struct CapacityPolicy {
     pub opens_gates: bool,
     /// `true` if it decides how far updates of its targets go.
     pub updates: bool,
-    /// Its roles.
+    /// Roles of the policy.
     pub roles: Vec<CapacityRole>,
     /// Rights that it takes, and whether there are; why it can't be known.
     pub rights: Seen<Vec<(CapacityRight, bool)>>,
@@ -278,7 +278,7 @@ pub struct CapacityPolicy {
 /// A role of a policy.
 #[derive(Clone, Debug)]
 pub struct CapacityRole {
-    /// Its name.
+    /// Name of the role.
     pub name: String,
     /// Labels of its pods.
     pub selector: BTreeMap<String, String>,
@@ -346,7 +346,7 @@ impl NoPool {
 /// An InferencePool and what belongs to it.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// Its name.
+    /// Name of the pool.
     pub name: String,
     /// Ports that requests are sent to.
     pub ports: Vec<u16>,
@@ -367,16 +367,16 @@ pub struct Pool {
 /// A Service.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// Its ports.
+    /// Ports of the Service.
     pub ports: Vec<u16>,
-    /// Its ready addresses; why they are not known.
+    /// Ready addresses; why they are not known.
     pub ready: Seen<usize>,
 }
 
 /// An HTTPRoute.
 #[derive(Clone, Debug, Default)]
 pub struct Route {
-    /// Its name.
+    /// Name of the route.
     pub name: String,
     /// Conditions of the gateways that are not true: parent, type, message.
     pub rejected: Vec<(String, String, String)>,
@@ -385,13 +385,13 @@ pub struct Route {
 /// A pod of the pool.
 #[derive(Clone, Debug, Default)]
 pub struct Pod {
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its address.
+    /// Address of the pod.
     pub ip: Option<std::net::IpAddr>,
     /// `true` if it is ready.
     pub ready: bool,
-    /// Its engine, by its label.
+    /// Engine, by its label.
     pub engine: Option<String>,
     /// Ports that its containers declare.
     pub ports: Vec<u16>,

@@ -95,7 +95,7 @@ pub enum ConnectionError {
     /// The client breaks HTTP/2, went away, or no longer responds.
     #[error("HTTP/2: {0}")]
     Http(#[from] hyper::Error),
-    /// Its unread data took too much memory.
+    /// Unread data took too much memory.
     #[error("too much unread data")]
     Evicted,
     /// Idle connection closed to free memory after it ignored GOAWAY.

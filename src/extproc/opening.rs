@@ -223,7 +223,7 @@ impl<I> Opening<I> {
         Self { io, memory: Some(place.memory()) }
     }
 
-    /// Its handshake is over. What comes before the preface of HTTP/2 counts as well, and may be as much
+    /// Marks the end of the handshake. What comes before the preface of HTTP/2 counts as well, and may be as much
     /// as it likes: TLS doesn't read on before that is taken.
     pub fn handshake_done(&mut self) {
         if let Some(memory) = &mut self.memory {

@@ -37,9 +37,9 @@ pub(super) struct Kind {
 /// Search for the first token.
 #[derive(Debug)]
 enum First {
-    /// Its content isn't recognised: the first bytes stand for it.
+    /// Unrecognised content: the first bytes stand for it.
     Bytes,
-    /// Its events are read until one has content.
+    /// Events, read until one has content.
     Token(FirstTokenReader),
     /// Counts generated tokens from here on, where events say how many there are.
     Passed(Option<Generated>),

@@ -58,7 +58,7 @@ struct Worker {
 struct Connection {
     stream: StdStream,
     peer: SocketAddr,
-    /// Its place among those that are being opened, until it is open.
+    /// Place among the connections that are being opened, until it is open.
     opening: OpeningSlot,
     budget: Arc<Budget>,
     streams: Streams,

@@ -31,7 +31,7 @@ pub struct Dispatcher {
 
 /// A request on its way to a destination.
 pub enum Entered {
-    /// Its destination, or why it has none.
+    /// Destination of the request, or why it has none.
     Decided(Result<Routed, Rejection>),
     /// Queued: for candidates, for room, or for other requests.
     Waits(Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>),

@@ -74,7 +74,7 @@ pub(super) struct Choice {
 pub(super) struct Attempt {
     /// Guard that excludes other probes of it.
     pub(super) probe: Probe,
-    /// Its position in the snapshot.
+    /// Position in the snapshot.
     pub(super) position: u32,
     /// The endpoint, and those of the others that do another part of a request's work: none can
     /// be picked in its place.

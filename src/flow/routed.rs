@@ -40,7 +40,7 @@ pub struct Routed {
 pub(super) struct Sent {
     /// Time on the clock of the readings.
     pub(super) at_ms: u64,
-    /// Its body is on its way: no response is late before its end.
+    /// `true` while the body is on its way: no response is late before its end.
     pub(super) uploading: bool,
     /// `true` if it only asks for a page: a good response says nothing about the server.
     pub(super) is_page_request: bool,

@@ -26,7 +26,7 @@ const UNABLE: Duration = Duration::from_millis(50);
 /// Properties of a replica, apart from the election.
 #[derive(Debug)]
 pub struct Replica<F> {
-    /// Its name in the election: its own alone, also after a restart.
+    /// Name of the replica in the election: its own alone, also after a restart.
     pub identity: String,
     /// The pod that it runs in, if it may be one: the namespace and the name.
     pub pod: Option<(String, String)>,

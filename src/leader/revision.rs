@@ -39,7 +39,7 @@ impl Revision {
 /// A replica that leads or would like to, in its own words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Its name in the election.
+    /// Name of the replica in the election.
     pub identity: String,
     /// The revision that it belongs to.
     #[serde(flatten)]

@@ -77,11 +77,11 @@ struct Route {
 /// A file of the page for browsers.
 #[derive(Clone, Copy, Debug)]
 pub struct Asset {
-    /// Its path.
+    /// Path of the asset.
     pub path: &'static str,
-    /// Its content type.
+    /// Content type of the asset.
     pub content_type: &'static str,
-    /// Its content.
+    /// Content of the asset.
     pub text: &'static str,
 }
 

@@ -40,7 +40,7 @@ impl Decided {
 /// Picks of a profile.
 #[derive(Debug)]
 pub struct ProfilePicked {
-    /// Its name.
+    /// Name of the profile.
     pub profile: Box<str>,
     /// Endpoints that the gateway got.
     pub is_primary: bool,
@@ -71,7 +71,7 @@ pub struct Refused {
 /// The end of a request.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// Its end.
+    /// End of the request.
     pub ending: Ending,
     /// HTTP status of the response.
     pub status: Option<u16>,

@@ -54,7 +54,7 @@ impl Recorder {
         Self { queue, queued, most_queued, next, counts, budget, hasher }
     }
 
-    /// Its numbers.
+    /// Counts of the recorder.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }

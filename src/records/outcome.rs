@@ -3,7 +3,7 @@
 /// End of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Its response is complete.
+    /// Complete response.
     Complete,
     /// Cut off by the client, the gateway, the endpoint or for another request.
     CutOff,
@@ -14,7 +14,7 @@ pub enum Ending {
 /// Outcome of a request. Times are in seconds since its decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Its end.
+    /// End of the request.
     pub ending: Ending,
     /// HTTP status of the response; `None`: there was none, or it wasn't shown.
     pub status: Option<u16>,

@@ -109,7 +109,7 @@ pub struct DecisionRecord {
     pub number: u64,
     /// Number of the last change of any record when this one changed last.
     pub(super) sequence: AtomicU64,
-    /// Its models and its id.
+    /// Models and id of the request.
     pub(super) request_names: RequestNames,
     /// Time of the decision, in milliseconds since 1970.
     pub unix_ms: u64,
@@ -167,7 +167,7 @@ impl DecisionRecord {
         self.sequence.load(Relaxed)
     }
 
-    /// Its outcome; `None` while it is under way, and for a request that went nowhere.
+    /// Outcome; `None` while it is under way, and for a request that went nowhere.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.outcome.get()
     }

@@ -32,7 +32,7 @@ pub enum HiddenBy {
 /// An endpoint in a record.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Its position in the pool.
+    /// Position in the pool.
     pub(super) position: u32,
     /// Position of its name among the record's.
     pub(super) name: u16,
@@ -66,7 +66,7 @@ impl Row {
         }
     }
 
-    /// Its numbers.
+    /// Load of the endpoint.
     pub fn signals(&self) -> Signals {
         let number = |number: f32| (!number.is_nan()).then_some(number);
         let count = |count: u32| (count != UNKNOWN).then_some(count);

@@ -26,7 +26,7 @@ pub struct Response {
     pub generated: u64,
     /// `true` if it came token by token.
     pub is_stream: bool,
-    /// Its end.
+    /// End of the response.
     pub ending: Ending,
 }
 

@@ -162,7 +162,7 @@ pub struct ResolvedSource {
 pub struct ResolvedPlugin {
     /// Name in the configuration.
     pub name: String,
-    /// Its type.
+    /// Type of the plugin.
     #[serde(rename = "type")]
     pub plugin_type: &'static str,
     /// Kinds of plugin as which it can be used.
@@ -176,7 +176,7 @@ pub struct ResolvedPlugin {
     pub origin: Origin,
     /// Description with its parameters, in a sentence or two.
     pub summary: String,
-    /// Its parameters as they count.
+    /// Parameters as they count.
     pub parameters: Value,
     /// Names of the parameters that the configuration doesn't set.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -11,7 +11,7 @@ use super::metrics::EXTRACTOR_TYPE;
 /// Label of a pod that names its engine.
 pub const ENGINE_LABEL: &str = "llm-d.ai/engine-type";
 
-/// Its former name, for pods that don't have the other.
+/// Former name of the label, for pods that don't have the other.
 const FORMER_ENGINE_LABEL: &str = "inference.networking.k8s.io/engine-type";
 
 /// A field of a [`Load`] that scrapes fill.
@@ -275,7 +275,7 @@ impl Engine {
         &self.name
     }
 
-    /// Its metrics, for a scanner. [`Readings`](super::Readings) take what that finds.
+    /// Metrics of the engine, for a scanner. [`Readings`](super::Readings) take what that finds.
     pub fn wanted(&self) -> &Wanted {
         &self.wanted
     }

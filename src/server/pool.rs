@@ -43,7 +43,7 @@ const FORGET_INTERVAL: Duration = Duration::from_secs(30);
 /// A pool. Nothing in it is the process's but the memory budget. Families without the pool's name as a label allow
 /// one pool per registry.
 pub(super) struct Pool {
-    /// Its name in metrics.
+    /// Name in metrics.
     pub(super) name: String,
     pub(super) clock: Clock,
     pub(super) store: Arc<Store>,

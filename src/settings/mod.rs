@@ -306,9 +306,9 @@ pub struct MetricsTlsSettings {
 pub struct PrometheusSettings {
     /// `true` if it is over TLS.
     pub tls: bool,
-    /// Its name or IP address; IPv6 without brackets.
+    /// Name or IP address; IPv6 without brackets.
     pub host: String,
-    /// Its port.
+    /// Port of the server.
     pub port: u16,
     /// Path before `/api/v1/query`; no slash at its end.
     pub prefix: String,

@@ -40,9 +40,9 @@ pub enum StoreAddress {
     Tcp {
         /// `true` if it is over TLS.
         tls: bool,
-        /// Its name or IP address; IPv6 without brackets.
+        /// Name or IP address; IPv6 without brackets.
         host: String,
-        /// Its port.
+        /// Port of the store.
         port: u16,
     },
     /// A socket of this machine.

@@ -43,9 +43,9 @@ pub struct OtlpSettings {
 pub struct OtlpEndpoint {
     /// `true` if it is over TLS.
     pub tls: bool,
-    /// Its name or IP address; IPv6 without brackets.
+    /// Name or IP address; IPv6 without brackets.
     pub host: String,
-    /// Its port.
+    /// Port of the collector.
     pub port: u16,
 }
 

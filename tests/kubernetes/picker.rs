@@ -214,7 +214,7 @@ impl Picker {
         self.log.find(0, &format!("{words:?}"), fits).await;
     }
 
-    /// Its name in the election, which it says when it first leads.
+    /// Name in the election, which it says when it first leads.
     pub(crate) async fn identity(&self) -> String {
         let named = |line: &str| {
             let line: Value = serde_json::from_str(line).ok()?;

@@ -17,7 +17,7 @@ use crate::support::pool;
 /// An endpoint of the property test.
 #[derive(Clone, Debug)]
 struct Drawn {
-    /// Its position.
+    /// Position of the endpoint.
     number: usize,
     /// Names of its rack and its zone, and its revision; 0: it has none.
     places: [u8; 2],
@@ -150,7 +150,7 @@ impl Plain {
         URGENT * first + takes * (decoding + own.arrivals * takes) * stretch
     }
 
-    /// Its response, and those beside it.
+    /// Response, and those beside it.
     fn response(&self, side: &[(Drawn, f32)], drawn: &Drawn) -> f64 {
         let requests = Self::requests(side, drawn);
         let (own, others) = (PROMPT as f64 + OUTPUT / 2.0, requests * self.mean);

@@ -37,7 +37,7 @@ pub struct BuildContext<'a> {
     pub name: &'a str,
     /// Position in the configuration that asks for it.
     pub at: Position,
-    /// Its parameters as they are written.
+    /// Parameters as they are written.
     pub parameters: &'a Node,
     /// State that outlives the configuration.
     pub state: &'a State,
@@ -49,11 +49,11 @@ pub struct BuildContext<'a> {
 
 /// A plugin that is built already, as the parameters of another may name it.
 pub struct BuiltPlugin<'a> {
-    /// Its name.
+    /// Name of the plugin.
     pub name: &'a str,
-    /// Its type.
+    /// Type of the plugin.
     pub plugin_type: &'static str,
-    /// Its first use in a sentence, as in `a scorer`.
+    /// First use in a sentence, as in `a scorer`.
     pub is: &'static str,
     /// The plugin.
     pub parts: &'a PluginParts,
@@ -220,7 +220,7 @@ pub struct PluginParts {
     pub detector: Option<Arc<dyn SaturationDetector>>,
     /// From which age on it takes what endpoints say of themselves for full.
     pub staleness: Option<Duration>,
-    /// Its decisions read what earlier ones booked, so both have to be one step.
+    /// Marks that decisions read what earlier ones booked, so both have to be one step.
     pub books: bool,
     /// Profiles that its parameters name, each with the parameter that does. One that
     /// doesn't exist is no error, as it might just not run.
@@ -229,7 +229,7 @@ pub struct PluginParts {
     pub notes: Vec<String>,
     /// One sentence or two about what it does with these parameters. `None`: the summary of its type says it.
     pub summary: Option<String>,
-    /// Its parameters as people see them, with their defaults.
+    /// Parameters as people see them, with their defaults.
     pub parameters: Value,
     /// Values for the host, by type.
     pub extra: ByType,

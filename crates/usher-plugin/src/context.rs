@@ -51,9 +51,9 @@ pub enum Part {
     /// All of it, or that isn't known yet.
     #[default]
     Whole,
-    /// Its prompt: another endpoint responds.
+    /// Prompt: another endpoint responds.
     Prefill,
-    /// Its response: another endpoint computes the prompt.
+    /// Response: another endpoint computes the prompt.
     Decode,
 }
 

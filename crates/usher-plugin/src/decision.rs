@@ -170,7 +170,7 @@ pub struct Scores {
 pub struct Column {
     /// Instance name of the scorer.
     pub scorer: Arc<str>,
-    /// Its weight in the profile.
+    /// Weight in the profile.
     pub weight: f64,
     /// The score of each survivor as it counted: in 0..=1, and 0 for what was no number.
     pub scores: Vec<f32>,

@@ -19,7 +19,7 @@ pub struct Parameter {
     pub default: String,
     /// The unit; empty for what has none.
     pub unit: String,
-    /// Its meaning, in a sentence.
+    /// Meaning, in a sentence.
     pub meaning: String,
 }
 
@@ -221,7 +221,7 @@ mod tests {
     #[derive(Default, Serialize, Deserialize, JsonSchema)]
     #[serde(default)]
     struct Algorithm {
-        /// Its type.
+        /// Type of the algorithm.
         #[serde(rename = "type")]
         name: Word,
         /// Bounds.
@@ -255,7 +255,7 @@ mod tests {
     struct Item {
         /// Name of the item.
         name: String,
-        /// Its number.
+        /// Number of the item.
         number: Option<u32>,
     }
 

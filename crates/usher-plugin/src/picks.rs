@@ -19,7 +19,7 @@ pub struct Ranked {
     pub total: f64,
     /// Random, so that equals come in random order.
     pub lot: u64,
-    /// Its position in the view.
+    /// Position in the view.
     pub position: u32,
 }
 

@@ -42,7 +42,7 @@ pub enum Event {
         status: ResponseStatus,
         /// The response is a stream of server-sent events.
         event_stream: bool,
-        /// Its body is compressed, or encoded in another way that can't be read.
+        /// `true` if the body is compressed, or encoded in another way that can't be read.
         encoded: bool,
         /// `true` if no body follows.
         end_of_stream: bool,

@@ -12,7 +12,7 @@ pub(super) struct Config {
     pub(super) warnings: Vec<String>,
     pub(super) notes: Vec<String>,
     pub(super) findings: Vec<Finding>,
-    /// Its steps, in sentences.
+    /// Steps, in sentences.
     pub(super) steps: Vec<Step>,
     /// Decisions about prompts; `None` without endpoints.
     pub(super) samples: Option<Vec<Sample>>,

@@ -22,9 +22,9 @@ use super::types::{
 pub struct PoolName {
     /// API group of the pool.
     pub group: String,
-    /// Its namespace.
+    /// Namespace of the pool.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pool.
     pub name: String,
 }
 

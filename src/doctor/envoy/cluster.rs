@@ -13,7 +13,7 @@ const DEFAULT_LIMIT: u64 = 1024;
 /// A cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
-    /// Its name.
+    /// Name of the cluster.
     pub name: String,
     /// Way in which requests find a host.
     pub destination: Destination,

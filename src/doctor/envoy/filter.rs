@@ -33,7 +33,7 @@ impl BodyMode {
         }
     }
 
-    /// Its name.
+    /// Name of the mode.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "NONE",
@@ -46,11 +46,11 @@ impl BodyMode {
 /// An ext_proc filter.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Processor {
-    /// Its name.
+    /// Name of the filter.
     pub name: String,
     /// Off, unless a route turns it on.
     pub disabled: bool,
-    /// Its settings.
+    /// Settings of the filter.
     pub settings: Settings,
     /// Routes that change it: where, and what it does there; `None` turns it off.
     pub overrides: Vec<(String, Option<Settings>)>,

@@ -28,7 +28,7 @@ pub struct EnvoyConfig {
 /// An HTTP connection manager.
 #[derive(Clone, Debug, Default)]
 pub struct Manager {
-    /// Its listener.
+    /// Name of the listener.
     pub listener: String,
     /// The listener's port.
     pub port: Option<u16>,
@@ -38,13 +38,13 @@ pub struct Manager {
     pub filters: Vec<String>,
     /// Filters whose configuration comes from elsewhere and is not in the dump.
     pub unseen: Vec<String>,
-    /// Its ext_proc filters.
+    /// Filters of ext_proc.
     pub processors: Vec<Processor>,
     /// Limits of buffer filters that stand before the first ext_proc filter, bytes.
     pub buffers: Vec<u64>,
     /// Headers that are removed before anything looks at them.
     pub removed: Vec<String>,
-    /// Its routes.
+    /// Routes of the connection manager.
     pub routes: Routes,
 }
 

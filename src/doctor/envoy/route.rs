@@ -11,7 +11,7 @@ const DEFAULT_TIMEOUT: f64 = 15.0;
 /// A route table.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
-    /// Its routes that lead to clusters, in their order.
+    /// Routes that lead to clusters, in their order.
     pub routes: Vec<Route>,
     /// Configurations for filters: where, of which filter, what.
     overrides: Vec<(String, String, Value)>,
@@ -20,7 +20,7 @@ pub struct Routes {
 /// A route.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Route {
-    /// Its name, or what it matches.
+    /// Name, or what it matches.
     pub name: String,
     /// Clusters that it leads to.
     pub clusters: Vec<String>,

@@ -112,7 +112,7 @@ impl HttpClient {
         self
     }
 
-    /// Its port.
+    /// Port of the server.
     pub(super) fn port(&self) -> u16 {
         self.port
     }

@@ -34,7 +34,7 @@ pub struct Plan {
 /// A pool in Kubernetes.
 #[derive(Clone, Debug)]
 pub struct PoolPlan {
-    /// Its namespace.
+    /// Namespace of the pool.
     pub namespace: String,
     /// Name of the InferencePool; else pods are those of `selector`.
     pub name: Option<String>,
@@ -55,10 +55,10 @@ pub struct PoolPlan {
 /// A model server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pods {
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
     /// Address that it serves at.
     pub address: SocketAddr,
-    /// Its engine.
+    /// Engine of the pod.
     pub engine: String,
 }

@@ -97,7 +97,7 @@ enum BodyEnd {
     /// Decided on the headers alone, as nobody reads it, or as it doesn't come to us in full
     /// duplex: it goes on as it comes.
     Relayed {
-        /// Its last message has been here.
+        /// `true` once its last message has been here.
         ended: bool,
     },
 }

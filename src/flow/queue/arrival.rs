@@ -5,9 +5,9 @@ use super::time::Nanos;
 /// A request that wants to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival<'a> {
-    /// Its flow.
+    /// Flow of the request.
     pub flow: &'a str,
-    /// Its priority; higher goes first.
+    /// Priority; higher goes first.
     pub priority: i32,
     /// Bytes of its body.
     pub bytes: u64,

@@ -44,7 +44,7 @@ pub(super) struct Flow {
     name: u128,
     /// Number of waiting requests.
     pub(super) waiting: u64,
-    /// Its requests that wait, where they are kept by flow.
+    /// Requests that wait, where they are kept by flow.
     pub(super) line: Line,
     /// Position among the flows that take turns.
     pub(super) turn: u64,

@@ -76,7 +76,7 @@ pub enum Action {
     Evict {
         /// The request.
         ticket: Ticket,
-        /// Its priority.
+        /// Priority of the request.
         priority: i32,
     },
     /// A revoked request has ended, so long after.
@@ -88,7 +88,7 @@ pub enum Action {
 /// Requests that wait in a band, and how many may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BandLoad {
-    /// Its priority.
+    /// Priority of the band.
     pub priority: i32,
     /// Number and bytes of the requests that wait.
     pub waiting: Count,

@@ -25,7 +25,7 @@ impl Rank {
         Self { at, tie, sequence }
     }
 
-    /// Its number among all requests.
+    /// Number among all requests.
     pub(super) fn sequence(self) -> u64 {
         self.sequence
     }

@@ -76,7 +76,7 @@ impl PeerDiscoveryParams {
 struct RedisSyncerParams {
     /// Host and port of Redis or Valkey.
     address: String,
-    /// Its password, which is never shown.
+    /// Password, which is never shown.
     ///
     /// As it is: an error must not quote it.
     #[serde(skip_serializing)]

@@ -64,9 +64,9 @@ pub struct EngineParams {
     #[serde(deserialize_with = "any_word")]
     #[schemars(with = "Option<String>")]
     pub cache_info_spec: Option<MetricText>,
-    /// Its label with the tokens per block.
+    /// Label with the tokens per block.
     pub cache_block_size_label_name: String,
-    /// Its label with the number of blocks.
+    /// Label with the number of blocks.
     pub cache_num_blocks_label_name: String,
     /// Metric with the tokens per block, instead of the label; of several series the largest.
     #[serde(deserialize_with = "any_word")]
@@ -108,7 +108,7 @@ pub struct CustomMetric {
     /// Name by which these plugins refer to it. Several engines may have the same.
     #[schemars(extend("x-required" = true))]
     pub attribute_key: String,
-    /// Its metric; of several series the one with the newest timestamp, else the first.
+    /// Metric; of several series the one with the newest timestamp, else the first.
     #[serde(deserialize_with = "any_word")]
     #[schemars(with = "String", extend("x-required" = true))]
     pub metric_spec: MetricText,

@@ -16,11 +16,11 @@ const EXPECTED_LATENCY: &str = include_str!("../../../deploy/config/expected-lat
 
 /// Requests, of 200 per second, that reach one of ten endpoints which fails them at once, and its recovery.
 struct Outage {
-    /// Its share of the requests in the ten seconds in which it fails.
+    /// Share of the requests in the ten seconds in which it fails.
     broken: f64,
     /// Time at which it is well after it works again.
     recovered: Option<Duration>,
-    /// Its share in the five seconds that begin five seconds after it works again.
+    /// Share in the five seconds that begin five seconds after it works again.
     after: f64,
 }
 

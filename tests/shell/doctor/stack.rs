@@ -36,7 +36,7 @@ impl Back {
         url(self.metrics)
     }
 
-    /// Its metrics.
+    /// Address of the metrics.
     pub(crate) async fn metrics(&self) -> String {
         let request = http::Request::get("/metrics").body(client::full("")).unwrap();
         client::send(self.metrics, client::Protocol::Http1, request).await.text().to_owned()

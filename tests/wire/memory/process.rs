@@ -111,7 +111,7 @@ impl Process {
         Picker::metric_of(self.metrics, series).unwrap_or_default()
     }
 
-    /// Its metrics at one moment: a page takes a while, and what is counted moves.
+    /// Metrics at one moment: a page takes a while, and what is counted moves.
     pub fn page(&self) -> Page {
         Page(Picker::get(self.metrics, "/metrics"))
     }

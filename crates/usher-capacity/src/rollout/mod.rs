@@ -81,7 +81,7 @@ pub enum Pace {
 pub enum Success {
     /// Bound to a node.
     Scheduled,
-    /// Its containers run.
+    /// Running containers.
     Running,
     /// Ready by its condition.
     #[default]

@@ -59,16 +59,16 @@ pub struct Plugin {
     pub at: Position,
     /// Name in the rest of the file; equal to the type if it isn't named.
     pub name: String,
-    /// Its type.
+    /// Type of the plugin.
     pub plugin_type: Name,
-    /// Its parameters as they are written; an empty map if there are none.
+    /// Parameters as they are written; an empty map if there are none.
     pub parameters: Node,
 }
 
 /// A scheduling profile.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Its name; empty if it has none.
+    /// Name; empty if it has none.
     pub name: Name,
     /// The plugins that it uses, in order.
     pub plugins: Vec<ProfilePlugin>,

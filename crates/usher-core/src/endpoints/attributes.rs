@@ -19,7 +19,7 @@ impl AttributeId {
         if index < Self::MAX { u8::try_from(index).ok().map(Self) } else { None }
     }
 
-    /// Its number, below [`MAX`](Self::MAX).
+    /// Number, below [`MAX`](Self::MAX).
     pub fn index(self) -> usize {
         usize::from(self.0)
     }

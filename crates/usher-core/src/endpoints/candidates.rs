@@ -115,7 +115,7 @@ impl Snapshot {
         }
     }
 
-    /// Its own number, which no other snapshot of this process has, of whatever store.
+    /// Number of the snapshot, which no other snapshot of this process has, of whatever store.
     /// Later ones have larger numbers.
     pub fn number(&self) -> u64 {
         self.number

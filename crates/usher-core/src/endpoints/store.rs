@@ -38,11 +38,11 @@ impl Change {
 /// A pod of the pool that has no endpoint, as it isn't ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartingPod {
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its labels.
+    /// Labels of the pod.
     pub labels: BTreeMap<String, String>,
 }
 

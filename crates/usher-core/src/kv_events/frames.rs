@@ -50,7 +50,7 @@ impl<'a> Topic<'a> {
 pub enum Reply<'a> {
     /// A batch that was sent before.
     Batch {
-        /// Its number.
+        /// Sequence number of the batch.
         sequence: u64,
         /// The batch. See [`Batch`](super::Batch).
         payload: &'a [u8],

@@ -129,7 +129,7 @@ impl ConnectionRoom {
         }
     }
 
-    /// Its windows.
+    /// Windows of the connection.
     pub fn windows(&self) -> &Windows {
         &self.windows
     }
@@ -139,7 +139,7 @@ impl ConnectionRoom {
         &self.budget
     }
 
-    /// Its unread data.
+    /// Unread data of the connection.
     pub fn unread(&self) -> &Arc<Unread> {
         &self.unread
     }

@@ -208,7 +208,7 @@ impl Drop for OpenStream {
 #[derive(Debug)]
 pub(super) struct Idle {
     pub(super) peer: IpAddr,
-    /// Its place in the order of all connections.
+    /// Place in the order of all connections.
     pub(super) number: u64,
     /// Open streams.
     streams: AtomicUsize,

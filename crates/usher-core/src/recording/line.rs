@@ -177,7 +177,7 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// Its response is complete.
+    /// Complete response.
     #[default]
     Complete,
     /// Cut off.
@@ -191,7 +191,7 @@ pub enum Ending {
 /// Outcome of a request. Times count from its decision.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Its end.
+    /// End of the request.
     pub ending: Ending,
     /// HTTP status of the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]

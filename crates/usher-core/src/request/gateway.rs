@@ -7,9 +7,9 @@ use bytes::Bytes;
 /// A header to set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its name, lower case.
+    /// Name, lower case.
     pub name: Arc<str>,
-    /// Its value.
+    /// Value of the header.
     pub value: Bytes,
 }
 

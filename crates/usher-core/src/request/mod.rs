@@ -94,7 +94,7 @@ pub struct Request {
     pub received: Option<Instant>,
     /// `true` if it has no body, so that it is for no model and is not queued.
     pub skips_queue: bool,
-    /// Its body is relayed unread, and its end has yet to come.
+    /// `true` if the body is relayed unread, and its end has yet to come.
     pub is_uploading: bool,
     /// Times of its decision; `None` where it isn't traced.
     pub timeline: Option<Arc<Timeline>>,
@@ -138,7 +138,7 @@ impl Request {
         named.unwrap_or(DEFAULT_FAIRNESS_ID)
     }
 
-    /// Its id (`x-request-id`); empty where it came without, or with one that is too long.
+    /// Id (`x-request-id`); empty where it came without, or with one that is too long.
     pub fn id(&self) -> Cow<'_, str> {
         self.headers.name("x-request-id").map(String::from_utf8_lossy).unwrap_or_default()
     }

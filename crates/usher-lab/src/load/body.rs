@@ -34,7 +34,7 @@ struct Body<'a> {
 pub struct Message<'a> {
     /// Role of the speaker.
     pub role: &'a str,
-    /// Its text.
+    /// Text of the message.
     pub content: &'a str,
 }
 

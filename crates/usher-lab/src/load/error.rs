@@ -40,7 +40,7 @@ pub enum LoadError {
     /// The process doesn't exist, or the system can't measure it.
     #[error("can't watch process {pid}: {reason}")]
     Process {
-        /// Its id.
+        /// Process id.
         pid: u32,
         /// Reason.
         reason: String,

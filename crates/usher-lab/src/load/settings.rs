@@ -123,7 +123,7 @@ pub enum Api {
 }
 
 impl Api {
-    /// Its path.
+    /// Path of the API.
     pub fn path(self) -> &'static str {
         match self {
             Self::Chat => "/v1/chat/completions",
@@ -137,6 +137,6 @@ impl Api {
 pub struct Process {
     /// Name in the report.
     pub name: String,
-    /// Its id.
+    /// Process id.
     pub pid: u32,
 }

@@ -44,7 +44,7 @@ pub enum TraceError {
         in_line(reason)
     )]
     Json {
-        /// Its number, from 1.
+        /// Number, from 1.
         line: usize,
         /// Error of the parser.
         reason: serde_json::Error,
@@ -52,13 +52,13 @@ pub enum TraceError {
     /// A request that no model takes.
     #[error("line {line}: a prompt or a response of more than {MOST_TOKENS} tokens")]
     TooLong {
-        /// Its number, from 1.
+        /// Number, from 1.
         line: usize,
     },
     /// A line that is not a request, in Azure's format.
     #[error("line {line}: {text:?} is no {AZURE_HEADER}, such as 2023-11-16 18:17:03.9799600,4808,10")]
     Csv {
-        /// Its number, from 1.
+        /// Number, from 1.
         line: usize,
         /// The line.
         text: String,

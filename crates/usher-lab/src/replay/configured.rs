@@ -38,7 +38,7 @@ pub enum BuildError {
     /// The configuration is not valid.
     #[error("{0}")]
     Config(#[from] ConfigError),
-    /// Its metrics can't be registered.
+    /// Metrics can't be registered.
     #[error("cannot register metrics: {0}")]
     Metrics(#[from] prometheus::Error),
 }

@@ -34,9 +34,9 @@ const MOST_SLOWER: f64 = 1e6;
 /// A simulated server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Server {
-    /// Its name, unique among them.
+    /// Name, unique among them.
     pub name: String,
-    /// Its labels, as those of a pod.
+    /// Labels, as those of a pod.
     pub labels: BTreeMap<String, String>,
     /// Speed and size of the engine.
     pub engine: EngineConfig,

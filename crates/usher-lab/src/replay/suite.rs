@@ -100,7 +100,7 @@ impl Case {
         Self::Pairs,
     ];
 
-    /// Its name in tables and on the command line.
+    /// Name in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Equal(workload) => workload.name(),

@@ -102,7 +102,7 @@ pub struct ClassGoodput {
 /// Requests and prompt tokens of a server.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ServerSummary {
-    /// Its name.
+    /// Name of the server.
     pub name: String,
     /// Requests that it answered, and those of which it computed the prompt for others.
     pub requests: u64,

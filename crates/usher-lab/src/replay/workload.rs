@@ -25,7 +25,7 @@ pub struct Arrival {
     /// Seed of the response's text, for later prompts that repeat it; its blocks stay in the
     /// prefix cache then. `None`: nobody repeats it, and it leaves nothing there.
     pub response: Option<u64>,
-    /// Its latency class; `None`: it is judged by the limits of the replay.
+    /// Latency class; `None`: it is judged by the limits of the replay.
     pub class: Option<LatencyClass>,
 }
 
@@ -62,7 +62,7 @@ pub fn classify(arrivals: &mut [Arrival], classes: &[LatencyClass], seed: u64) {
 pub struct Piece {
     /// Its text follows from this number alone: equal numbers are equal text.
     pub seed: u64,
-    /// Its length.
+    /// Length in tokens.
     pub tokens: u32,
 }
 

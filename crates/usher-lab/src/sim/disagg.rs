@@ -33,7 +33,7 @@ impl Role {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Prefill, Self::Decode, Self::Both, Self::Encode];
 
-    /// Its name, which is also the value of the label by which pickers know it.
+    /// Name, which is also the value of the label by which pickers know it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Prefill => "prefill",

@@ -42,9 +42,9 @@ const MOST_RESPONSE: usize = 1 << 20;
 pub(crate) enum Stage {
     /// All work that no other server does.
     Whole,
-    /// Its prompt.
+    /// Work on the prompt.
     Prefill,
-    /// Its images.
+    /// Work on the images.
     Encode,
 }
 

@@ -7,7 +7,7 @@ pub struct BandPosition {
     pub rank: usize,
     /// Number of bands; at least 1.
     pub bands: usize,
-    /// Its priority.
+    /// Priority of the band.
     pub priority: i32,
     /// The lowest priority of all.
     pub lowest: i32,

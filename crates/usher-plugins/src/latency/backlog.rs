@@ -98,7 +98,7 @@ struct Inner {
 /// A prompt whose first token hasn't come.
 #[derive(Debug)]
 struct Waiting {
-    /// Its own.
+    /// Number of the prompt.
     number: u64,
     tokens: u64,
     /// Time at which it leaves, whatever is seen.
@@ -155,7 +155,7 @@ impl Backlog {
         1.0 / (self.group.speed().per_token * self.first_factor())
     }
 
-    /// Its times.
+    /// Learned speed of the endpoint.
     pub fn speed(&self) -> Speed {
         let (first, step) = (self.first_factor(), f64::from_bits(self.step_factor.load(Relaxed)));
         let speed = self.group.speed();

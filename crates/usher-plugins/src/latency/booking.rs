@@ -42,9 +42,9 @@ pub struct Work<'a> {
     /// Numbers of the endpoint that computes the prompt, as the decision saw them. `None`:
     /// nothing is learned about its time to a first token.
     pub reported: Option<Reported>,
-    /// Its model and flow, by which the length of its response is known.
+    /// Model and flow, by which the length of its response is known.
     pub kind: Kind,
-    /// Its target for the time per output token, in seconds.
+    /// Target for the time per output token, in seconds.
     pub tpot: Option<f64>,
     /// Decode endpoint and KV transfer, if another endpoint prefills; `None`: not known.
     pub disaggregated: Option<DisaggregatedWork>,
@@ -148,7 +148,7 @@ pub struct Booked {
     /// Totals of the decoding endpoint when the stream began, and the stream's tokens in the cache.
     decodes: Option<(WorkTotals, f64)>,
     kind: Kind,
-    /// Its target, among those of the decoding endpoint.
+    /// Target, among those of the decoding endpoint.
     tpot_target: Option<TpotTarget>,
 }
 

@@ -38,7 +38,7 @@ pub struct Outlook {
 /// Latency targets of a request and inputs of their forecast, the same for all endpoints.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestTargets<'a> {
-    /// Its own.
+    /// Targets of the request itself.
     pub slo: &'a Slo,
     /// Tokens that prompts turn out to need.
     pub hits: HitRatios,

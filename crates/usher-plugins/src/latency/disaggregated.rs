@@ -11,7 +11,7 @@ use super::table::{Reported, Table};
 /// Cost at the prefill endpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrefillPart {
-    /// Its part of the cost.
+    /// Part of the cost.
     pub cost: Cost,
     /// Seconds until the prompt is computed.
     pub computed: f64,
@@ -20,7 +20,7 @@ pub struct PrefillPart {
 /// Cost at the decode endpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodePart {
-    /// Its part of the cost, if another endpoint prefills.
+    /// Part of the cost, if another endpoint prefills.
     pub cost: Cost,
     /// Cost of the whole request there.
     pub whole: Cost,

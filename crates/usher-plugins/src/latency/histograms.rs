@@ -37,7 +37,7 @@ pub(super) struct Met {
     pub(super) cached: f64,
     /// Tokens to compute with its own; `None`: something else made it wait.
     pub(super) tokens: Option<f64>,
-    /// Its own.
+    /// Tokens of the request itself.
     pub(super) own: f64,
 }
 

@@ -21,7 +21,7 @@ const MOST: usize = 16;
 pub(super) struct Targets {
     /// The smallest, in nanoseconds; `u64::MAX` while there is none.
     tightest: AtomicU64,
-    /// Its natural logarithm in seconds, as `f64` bits.
+    /// Natural logarithm in seconds, as `f64` bits.
     log: AtomicU64,
     /// Requests that have it.
     count: AtomicU64,
@@ -34,7 +34,7 @@ pub(super) struct Targets {
 pub(super) struct Tightest {
     /// In seconds.
     pub(super) target: f64,
-    /// Its natural logarithm.
+    /// Natural logarithm.
     pub(super) log: f64,
     /// Requests that have it.
     pub(super) requests: f64,

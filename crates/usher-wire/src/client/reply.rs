@@ -33,9 +33,9 @@ pub enum Reply {
     Immediate {
         /// HTTP status.
         status: u64,
-        /// Its body.
+        /// Body of the response.
         body: Bytes,
-        /// Its headers, for [`headers`].
+        /// Headers, for [`headers`].
         mutation: Bytes,
     },
     /// Anything else, which changes nothing.

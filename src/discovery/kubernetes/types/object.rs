@@ -15,10 +15,10 @@ pub struct Object<S> {
     /// The kind. Objects in a list have none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// Its name and what the API server keeps of every object.
+    /// Name and what the API server keeps of every object.
     #[serde(default)]
     pub metadata: Metadata,
-    /// Its specification.
+    /// Specification of the object.
     pub spec: S,
 }
 

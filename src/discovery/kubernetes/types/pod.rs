@@ -13,24 +13,24 @@ const ACTIVE_PORTS: [&str; 2] = ["llm-d.ai/active-ports", "inference.networking.
 /// A pod, as far as it may be an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its unique identifier: another pod may have had its name.
+    /// Unique identifier: another pod may have had its name.
     pub uid: String,
-    /// Its version.
+    /// Resource version of the pod.
     pub version: String,
-    /// Its labels.
+    /// Labels of the pod.
     pub labels: BTreeMap<String, String>,
     /// The ports that serve, as the annotation says: numbers separated by commas. `None`:
     /// there is no such annotation, all ports serve.
     pub active_ports: Option<String>,
-    /// Its address, once it has one.
+    /// Address, once it has one.
     pub ip: Option<IpAddr>,
     /// The address of its node, once it has one.
     pub node: Option<IpAddr>,
-    /// Its condition `Ready` is true, and it is not being deleted.
+    /// `true` if the condition `Ready` is true, and the pod is not being deleted.
     pub ready: bool,
     /// `true` if it is being deleted or has ended: it won't be ready again.
     pub leaves: bool,

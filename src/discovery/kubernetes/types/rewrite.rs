@@ -60,10 +60,10 @@ pub enum MatchType {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RewriteTarget {
-    /// Its share, 1 to 1,000,000. Either all targets of a rule have one or none has.
+    /// Share, 1 to 1,000,000. Either all targets of a rule have one or none has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
-    /// Its name.
+    /// Name of the model.
     pub model_rewrite: String,
 }
 

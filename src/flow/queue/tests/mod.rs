@@ -102,7 +102,7 @@ impl Pool {
         self.shown += 1;
     }
 
-    /// Its client is gone, or its response complete.
+    /// Ends a request: its client is gone, or its response complete.
     pub(super) fn end(&mut self, name: &str, cost: f64) -> Happened {
         let mut actions = Vec::new();
         self.queue.end(self.now, self.tickets[name], cost, &mut actions);

@@ -53,7 +53,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Its specification.
+    /// Specification of the policy.
     pub fn spec(&self) -> Value {
         let role = |place: usize, max: u32| {
             let workload = WORKLOADS[place];

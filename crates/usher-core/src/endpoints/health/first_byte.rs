@@ -55,7 +55,7 @@ impl RequestClass {
         usize::from(self.kind) >= RESPONSES
     }
 
-    /// Its size, below [`SIZES`].
+    /// Size, below [`SIZES`].
     pub(super) fn size(self) -> usize {
         usize::from(self.size)
     }

@@ -32,7 +32,7 @@ pub(super) struct Block {
     pub(super) source: SourceId,
     /// Tokens of the same block of ours that come before its first.
     pub(super) offset: u16,
-    /// Its tokens; 0 as long as its parent is not known, and so its key.
+    /// Tokens; 0 as long as its parent is not known, and so its key.
     pub(super) size: u16,
 }
 

@@ -19,7 +19,7 @@ impl Tier {
         (number < Self::MAX).then_some(Self(number))
     }
 
-    /// Its number.
+    /// Number of the tier.
     pub fn number(self) -> u8 {
         self.0
     }

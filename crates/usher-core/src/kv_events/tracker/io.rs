@@ -70,7 +70,7 @@ pub enum Input {
     },
     /// The connection ended, or could not be made.
     Disconnected {
-        /// Its number.
+        /// Number of the connection.
         connection: u64,
     },
     /// A live message.
@@ -134,7 +134,7 @@ pub enum Input {
 pub enum Action {
     /// Give up the connection, if any, and make a new one after this time.
     Connect {
-        /// Its number.
+        /// Number of the connection.
         connection: u64,
         /// Milliseconds from now.
         after_ms: u64,
@@ -152,7 +152,7 @@ pub enum Action {
     Apply {
         /// The epoch that it belongs to.
         epoch: u64,
-        /// Its number.
+        /// Sequence number of the batch.
         sequence: u64,
         /// The batch.
         payload: Bytes,

@@ -21,7 +21,7 @@ pub(super) struct Origins {
 
 #[derive(Debug)]
 struct Origin {
-    /// Its bit among the sources of a block.
+    /// Bit among the sources of a block.
     source: u16,
     expires_ms: u64,
 }

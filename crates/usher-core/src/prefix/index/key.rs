@@ -30,7 +30,7 @@ impl Key {
         Self(bits)
     }
 
-    /// Its bits.
+    /// Bits of the key.
     pub(super) fn bits(self) -> u64 {
         self.0
     }
@@ -64,7 +64,7 @@ impl Tag {
         Self(bits)
     }
 
-    /// Its bits.
+    /// Bits of the tag.
     pub(super) fn bits(self) -> u64 {
         self.0
     }

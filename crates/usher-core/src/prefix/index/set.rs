@@ -64,12 +64,12 @@ impl Set {
         Self(bits)
     }
 
-    /// Its bits; never 0.
+    /// Bits; never 0.
     pub(super) fn bits(self) -> u32 {
         self.0
     }
 
-    /// Its contents: the slot, or where the slots are written.
+    /// Contents: the slot, or where the slots are written.
     pub(super) fn holders(self) -> Holders {
         let index = self.0 & ((1 << INDEX_BITS) - 1);
         match self.0 >> INDEX_BITS {
@@ -95,7 +95,7 @@ impl Form {
         }
     }
 
-    /// Its number, below [`FORMS`].
+    /// Number, below [`FORMS`].
     pub(super) fn number(self) -> usize {
         match self {
             Self::List(power) => power as usize,

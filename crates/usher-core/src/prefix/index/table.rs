@@ -41,7 +41,7 @@ impl Block {
         (bits != 0).then_some(Self(bits))
     }
 
-    /// Its bits; never 0, as no set's are.
+    /// Bits; never 0, as no set's are.
     pub(super) fn bits(self) -> u64 {
         self.0
     }

@@ -31,7 +31,7 @@ const MAX_ESCAPED: usize = 64 << 10;
 /// An image, a video or a clip of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Medium {
-    /// Its kind: image, video or audio.
+    /// Kind: image, video or audio.
     pub modality: Modality,
     /// xxHash64 of its URL or data, or of the hash that its client sent in its place.
     pub hash: u64,

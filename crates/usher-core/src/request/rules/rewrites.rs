@@ -9,11 +9,11 @@ use rand::{Rng, RngExt};
 /// An object with rules, as an operator wrote it (InferenceModelRewrite).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelRewrite {
-    /// Its name, for metrics, and to order objects of the same age.
+    /// Name, for metrics, and to order objects of the same age.
     pub name: String,
     /// Time at which it was created, in a form that sorts by time (RFC 3339 in UTC, whole seconds).
     pub created: String,
-    /// Its rules. The first that fits a model counts.
+    /// Rules. The first that fits a model counts.
     pub rules: Vec<RewriteRule>,
 }
 
@@ -30,9 +30,9 @@ pub struct RewriteRule {
 /// A model that is served instead of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its name.
+    /// Name of the model.
     pub model: String,
-    /// Its share, of the sum of all shares of the rule. Where no target has one, all are
+    /// Share, of the sum of all shares of the rule. Where no target has one, all are
     /// the same; where some have, the others get nothing.
     pub weight: Option<u32>,
 }

@@ -59,11 +59,11 @@ pub enum PortError {
 pub struct UsherPorts {
     /// Address that Envoy asks it at.
     pub extproc: u16,
-    /// Its gRPC health.
+    /// Port of gRPC health.
     pub health: u16,
-    /// Its metrics.
+    /// Port of the metrics.
     pub metrics: u16,
-    /// Its admin server.
+    /// Port of the admin server.
     pub admin: u16,
 }
 

@@ -36,7 +36,7 @@ impl Fitted {
 /// A recording to read, and what is said of its engines.
 #[derive(Debug)]
 pub struct Wanted<'a> {
-    /// Its files.
+    /// Files of the recording.
     pub files: &'a [PathBuf],
     /// Requests that are read at most.
     pub limit: usize,

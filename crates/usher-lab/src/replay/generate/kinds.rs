@@ -51,7 +51,7 @@ impl Workload {
         Self::DistinctBursts,
     ];
 
-    /// Its name on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Poisson => "poisson",

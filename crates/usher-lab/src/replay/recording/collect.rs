@@ -43,7 +43,7 @@ struct Run {
 pub(super) enum Taken {
     /// Counted.
     Yes,
-    /// Its numbers are impossible, or its run is unknown.
+    /// Impossible numbers, or an unknown run.
     Broken,
     /// Over the limit, so that the lines after it don't count either.
     Full,

@@ -16,7 +16,7 @@ pub enum ReadError {
     System {
         /// The file.
         file: String,
-        /// Its reason.
+        /// Reason of the failure.
         error: io::Error,
     },
     /// The first line is no header.

@@ -35,7 +35,7 @@ const MOST_KEPT: usize = 256 << 20;
 pub(super) struct Prepared {
     pub(super) prompt_tokens: u32,
     pub(super) output_tokens: u32,
-    /// Its latency targets.
+    /// Latency targets.
     pub(super) class: Option<LatencyClass>,
     /// Hashes of the full blocks of the prompt, and of the response where it is repeated
     /// later, by tokens of a block; see [`Numbers`].

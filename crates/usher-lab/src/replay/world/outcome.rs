@@ -32,7 +32,7 @@ pub struct RequestOutcome {
     pub cached_tokens: u32,
     /// Tokens of the response.
     pub output_tokens: u32,
-    /// Its own limits, if it has some.
+    /// Own limits, if it has some.
     pub class: Option<LatencyClass>,
 }
 

@@ -22,7 +22,7 @@ pub struct ReporterParams {
 pub struct AttributeParams {
     /// Destination of the number.
     pub key: KeyParams,
-    /// Its value.
+    /// Value of the attribute.
     pub expression: Expression,
     /// When it is reported; `None`: always.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -100,10 +100,10 @@ pub struct RequireRoles {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GatingMode {
-    /// Its endpoints, of all roles.
+    /// Endpoints, of all roles.
     #[default]
     Sum,
-    /// Its endpoints of the role that has the most, over all revisions.
+    /// Endpoints of the role that has the most, over all revisions.
     MaxRole,
     /// No revision is chosen.
     Disabled,

@@ -33,9 +33,9 @@ enum How {
 
 /// The endpoint of a session.
 enum Wanted {
-    /// Its id: what a client sends is of llm-d-router's form, which has no more.
+    /// Id: what a client sends is of llm-d-router's form, which has no more.
     Sent(Vec<u8>),
-    /// Its identity.
+    /// Identity of the endpoint.
     Bound(Arc<str>),
 }
 

@@ -187,7 +187,7 @@ struct InflightRequest {
 struct Booked {
     /// The counts that scorers read, and the same for the metrics; `None` once they were given back.
     counted: Option<(Share, Counted)>,
-    /// Its work is done when the first token is there.
+    /// `true` if its work is done when the first token is there.
     is_prefill: bool,
     is_primary: bool,
 }

@@ -39,7 +39,7 @@ pub struct TokenParams {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RenderParams {
-    /// Its address, over HTTP/1.1 without TLS.
+    /// Address, over HTTP/1.1 without TLS.
     pub(super) url: String,
     /// Time that a request waits for it; then the approximate match counts, if there is one.
     #[serde(serialize_with = "shown", deserialize_with = "duration")]

@@ -31,7 +31,7 @@ const POOR: f64 = 0.2;
 /// A server that takes longer, or less long, than the others.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Slower {
-    /// Its name.
+    /// Name of the server.
     pub server: String,
     /// Times as long as the median server.
     pub slower: f64,

@@ -41,7 +41,7 @@ pub enum Choice {
 /// Part of an endpoint that computes prompts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prefill {
-    /// Its part of the cost, in seconds; what is no number is never chosen.
+    /// Part of the cost, in seconds; what is no number is never chosen.
     pub cost: f64,
     /// Seconds until the prompt is computed.
     pub computed: f64,
@@ -50,7 +50,7 @@ pub struct Prefill {
 /// Part of an endpoint that decodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decode {
-    /// Its part of the cost, in seconds; what is no number is never chosen.
+    /// Part of the cost, in seconds; what is no number is never chosen.
     pub cost: f64,
     /// The cost of the whole request there.
     pub whole: f64,
@@ -266,7 +266,7 @@ impl Sided for To {
 }
 
 impl To {
-    /// Its part of the cost, with the way from an endpoint that is so near.
+    /// Part of the cost, with the way from an endpoint that is so near.
     fn cost_from(&self, per_token: f64, urgency: f64) -> f64 {
         self.part.cost + urgency * per_token * self.part.moves
     }

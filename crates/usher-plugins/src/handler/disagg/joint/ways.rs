@@ -11,7 +11,7 @@ use crate::latency::Transfers;
 pub struct Place {
     /// On which host, in which rack, zone and region.
     pub topology: Topology,
-    /// Its revision by number; `None`: it doesn't say, and fits all.
+    /// Revision by number; `None`: it doesn't say, and fits all.
     pub revision: Option<NonZeroU32>,
 }
 
