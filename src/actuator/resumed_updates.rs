@@ -13,7 +13,7 @@ use crate::capacity::policy::TargetRef;
 use crate::cluster::{PatchType, Problem};
 
 /// Time for which a target is checked: writes in flight may have held it back once more.
-const LOOKED_AT: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Time for which it is retried while the API server doesn't respond, or another replica leads.
 const TRIED: Duration = Duration::from_secs(600);
@@ -67,7 +67,7 @@ impl Actuator {
             let most = match self.goes_on(&resumed.target).await {
                 Ok(()) => {
                     self.clear_problem(subject);
-                    LOOKED_AT
+                    CHECK_INTERVAL
                 }
                 Err(Problem::NotFound(_)) => continue,
                 Err(problem) => {

@@ -21,7 +21,7 @@ use crate::memory::Windows;
 const ALONE: usize = Windows::LARGEST.streams as usize;
 
 /// Streams of a thread after which it looks at those of the others again.
-const LOOK_EVERY: u64 = 64;
+const CHECK_EVERY: u64 = 64;
 
 /// Streams of a thread. Written for every stream, so on cache lines of their own.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Threads {
     fn place(&self, own: usize) -> usize {
         let load = &self.loads[own];
         let open = load.open.load(Relaxed);
-        if open < load.most.load(Relaxed) && !load.total.load(Relaxed).is_multiple_of(LOOK_EVERY) {
+        if open < load.most.load(Relaxed) && !load.total.load(Relaxed).is_multiple_of(CHECK_EVERY) {
             return own;
         }
         let sum: usize = self.loads.iter().map(|load| load.open.load(Relaxed)).sum();
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn few_streams_stay_with_their_connection() {
         let (threads, _runtimes) = threads(8);
-        for _ in 0..10 * LOOK_EVERY {
+        for _ in 0..10 * CHECK_EVERY {
             let place = threads.place(2);
             assert_eq!(place, 2);
             drop(carry(&threads, place, ALONE - 1));
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(threads.place(0), 0);
         streams.drain(1..);
         streams[0].truncate(800);
-        let handed = (0..=LOOK_EVERY).position(|_| {
+        let handed = (0..=CHECK_EVERY).position(|_| {
             let place = threads.place(0);
             streams[0].push(Carried::new(&threads, place));
             place != 0

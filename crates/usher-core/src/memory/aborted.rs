@@ -20,9 +20,9 @@ pub(super) struct AbortedStreams {
 
 #[derive(Debug, Default)]
 struct Streams {
-    /// Tasks of those that were aborted since the last look.
+    /// Tasks of those that were aborted since the last check.
     new: Vec<Id>,
-    /// Streams that are aborted and still open, with the time of the first look at each.
+    /// Streams that are aborted and still open, with the time of the first check of each.
     leaving: Vec<(Instant, Weak<StreamState>)>,
 }
 
@@ -41,9 +41,9 @@ impl AbortedStreams {
         std::mem::take(&mut self.streams().new).into_iter().collect()
     }
 
-    /// Looks at these streams, which were aborted since the last look, and at all that were before. Resets
+    /// Checks these streams, which were aborted since the last check, and at all that were before. Resets
     /// those that were aborted some time ago and haven't ended.
-    pub(super) fn look(&self, new: &[Arc<StreamState>], now: Instant) {
+    pub(super) fn check(&self, new: &[Arc<StreamState>], now: Instant) {
         let mut streams = self.streams();
         streams.leaving.extend(new.iter().map(|stream| (now, Arc::downgrade(stream))));
         streams.leaving.retain(|(since, stream)| {
@@ -86,16 +86,16 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let start = Instant::now();
-        let look = |seconds| {
+        let check = |seconds| {
             let now = start + Duration::from_secs(seconds);
             budget.check_uploads(now, Some(Duration::from_secs(30)));
             budget.look_at_aborted(now);
         };
-        [0, 30, 34].into_iter().for_each(look);
+        [0, 30, 34].into_iter().for_each(check);
         assert!(streams.iter().all(|(stream, _)| !stream.is_reset()));
         end.notify_one();
         (&mut streams[0].1).await.unwrap();
-        look(35);
+        check(35);
         let reset: Vec<_> = streams.iter().map(|(stream, _)| stream.is_reset()).collect();
         assert_eq!(reset, [false, true, false]);
         let (_, second) = streams.swap_remove(1);

@@ -17,7 +17,7 @@ pub(super) struct Refusals {
     streams: Arc<Calls>,
     // Guards when streams were last looked at, and the number of the next one then. Taken by the task
     // that looks.
-    looked: Mutex<Option<(Instant, u64)>>,
+    checked: Mutex<Option<(Instant, u64)>>,
 }
 
 impl Refusals {
@@ -30,14 +30,14 @@ impl Refusals {
     }
 
     /// Resets streams that were refused some time ago.
-    pub(super) fn look(&self, now: Instant) {
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        match *looked {
+    pub(super) fn check(&self, now: Instant) {
+        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        match *checked {
             Some((last, _)) if now.saturating_duration_since(last) < PATIENCE => return,
             Some((_, next)) => self.streams.end_before(next),
             None => {}
         }
-        *looked = Some((now, self.streams.next()));
+        *checked = Some((now, self.streams.next()));
     }
 
     /// Bytes of those that haven't ended.
@@ -73,14 +73,14 @@ mod tests {
         let ended = |streams: &[RefusedStream]| streams.iter().filter(|one| one.end().is_cancelled()).count();
         assert_eq!((ended(&refused[..5]), ended(&refused[5..])), (5, 0));
         let start = Instant::now();
-        let look = |seconds| budget.look_at_refusals(start + Duration::from_secs(seconds));
-        look(0);
+        let check = |seconds| budget.check_refusals(start + Duration::from_secs(seconds));
+        check(0);
         let late = [budget.refuse_stream()];
-        look(4);
+        check(4);
         assert_eq!((ended(&refused[6..]), ended(&late)), (0, 0));
-        look(5);
+        check(5);
         assert_eq!((ended(&refused[6..]), ended(&late)), (9, 0));
-        look(10);
+        check(10);
         assert_eq!(ended(&late), 1);
     }
 }

@@ -28,7 +28,7 @@ impl Budget {
         for connection in &connections {
             let mut stuck = 0;
             for stream in connection.streams.all() {
-                stream.look();
+                stream.check();
                 unsent += stream.unsent();
                 stuck += stream.stuck();
             }

@@ -45,10 +45,10 @@ async fn stalled_streams_are_reset_before_the_connection() {
     settle(&mut room, 68 * EACH);
     // The first waits for its request, the second goes on.
     streams[0].0.asked(true);
-    for look in 0..3 {
+    for check in 0..3 {
         streams[1].0.asked(false);
         budget.check_replies();
-        assert_eq!(budget.refused() > 0, look >= 1, "{look}");
+        assert_eq!(budget.refused() > 0, check >= 1, "{check}");
     }
     // 17 MiB are unread, of which an eighth of the budget may be.
     assert_eq!((budget.refused(), budget.evicted()), (4, 0));
@@ -58,7 +58,7 @@ async fn stalled_streams_are_reset_before_the_connection() {
     }
     settle(&mut room, 31 * MI);
     assert_eq!((budget.refused(), budget.evicted()), (4, 0));
-    // More at once than the looks can keep up with. Those that stall have 15.5 MiB.
+    // More at once than the checks can keep up with. Those that stall have 15.5 MiB.
     settle(&mut room, 33 * MI);
     assert!(budget.refused() > 30 && budget.evicted() == 0, "{}", budget.refused());
     streams.truncate(2);
@@ -136,7 +136,7 @@ async fn full_memory_resets_streams_with_unread_replies() {
     streams.iter().for_each(|(stream, _)| stream.asked(true));
     let mut held = Reservation::new(&budget, Kind::Bodies);
     held.set(budget.limit().unwrap());
-    let look = |is_full: bool| {
+    let check = |is_full: bool| {
         streams[3].0.written(SLOWEST as usize);
         // As a byte from time to time is no progress.
         streams[0].0.written(1);
@@ -147,13 +147,13 @@ async fn full_memory_resets_streams_with_unread_replies() {
         budget.check_replies();
         reset(&streams)
     };
-    (0..3).for_each(|_| assert!(look(false).is_empty(), "memory is only short"));
+    (0..3).for_each(|_| assert!(check(false).is_empty(), "memory is only short"));
     // 2 MiB may be unsent now.
-    assert_eq!(look(true), [0, 1]);
+    assert_eq!(check(true), [0, 1]);
     replies.drain(..2);
-    assert_eq!(look(true), [0, 1]);
+    assert_eq!(check(true), [0, 1]);
     replies.push(unsent(&streams[2], MI));
-    assert_eq!(look(true), [0, 1, 2]);
+    assert_eq!(check(true), [0, 1, 2]);
     replies.clear();
     assert!(streams.iter().all(|(stream, _)| stream.unsent() == 0));
 }
@@ -166,12 +166,12 @@ async fn a_connection_on_which_nothing_can_be_written_is_closed() {
     let mut replies: Vec<_> = streams.iter().map(|stream| unsent(stream, 3 * MI)).collect();
     let mut held = Reservation::new(&budget, Kind::Bodies);
     held.set(budget.limit().unwrap());
-    let look = || {
+    let check = || {
         let mut more = Reservation::new(&budget, Kind::Bodies);
         assert!(more.grow_to(1, || None).is_err());
         budget.check_replies();
     };
-    (0..2).for_each(|_| look());
+    (0..2).for_each(|_| check());
     assert_eq!(reset(&streams), [0, 1]);
     // HTTP/2 drops what the second stream had to send, and can't do so with the first.
     replies.pop();
@@ -179,7 +179,7 @@ async fn a_connection_on_which_nothing_can_be_written_is_closed() {
         assert!(task.await.unwrap_err().is_cancelled());
     }
     assert_eq!(budget.evicted(), 0);
-    look();
+    check();
     assert_eq!(rooms.each_ref().map(|room| room.evicted().is_cancelled()), [true, false]);
     assert_eq!(budget.evicted(), 1);
 }

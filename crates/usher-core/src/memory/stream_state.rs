@@ -17,9 +17,9 @@ pub(super) const STREAM: u64 = 8 << 10;
 pub const FREE_UNSENT: u64 = 4 << 10;
 
 /// Looks at a stream whose replies aren't taken before it may be reset. They are a second apart.
-const LOOKS: u32 = 2;
+const STALLED_CHECKS: u32 = 2;
 
-/// Bytes of unsent replies that a client takes at least from one look to the next.
+/// Bytes of unsent replies that a client takes at least from one check to the next.
 pub(super) const SLOWEST: u32 = 1 << 10;
 
 /// Send and receive state of one HTTP/2 stream.
@@ -151,7 +151,7 @@ impl StreamState {
         true
     }
 
-    /// Returns `true` if its client takes replies, as far as is known since the last look.
+    /// Returns `true` if its client takes replies, as far as is known since the last check.
     fn makes_progress(&self) -> bool {
         if self.unsent() > FREE_UNSENT {
             // It may be asked for more, which HTTP/2 keeps for the client.
@@ -161,18 +161,18 @@ impl StreamState {
         self.is_waiting.load(Relaxed) || self.asked.load(Relaxed) != self.asked_before.load(Relaxed)
     }
 
-    /// Notes whether it has gone on since the last look.
-    pub(super) fn look(&self) {
-        let looks = if self.makes_progress() { 0 } else { self.stalled.load(Relaxed).saturating_add(1) };
-        self.stalled.store(looks, Relaxed);
+    /// Notes whether it has gone on since the last check.
+    pub(super) fn check(&self) {
+        let checks = if self.makes_progress() { 0 } else { self.stalled.load(Relaxed).saturating_add(1) };
+        self.stalled.store(checks, Relaxed);
         self.asked_before.store(self.asked.load(Relaxed), Relaxed);
         self.written_before.store(self.written.load(Relaxed), Relaxed);
     }
 
-    /// Returns `true` if the last looks found it stalled, and it is still.
+    /// Returns `true` if the last checks found it stalled, and it is still.
     pub(super) fn is_stalled(&self) -> bool {
         // Nobody looks while there is room, so it may have gone on since the last time.
-        self.stalled.load(Relaxed) >= LOOKS && !self.makes_progress()
+        self.stalled.load(Relaxed) >= STALLED_CHECKS && !self.makes_progress()
     }
 }
 

@@ -11,7 +11,7 @@ use super::aborted::AbortedStreams;
 use super::stream_state::STREAM;
 
 /// Looks at a body before it may be aborted to make room: one that has only begun is not slow.
-const LOOKS: u32 = 3;
+const MIN_CHECKS: u32 = 3;
 
 /// A request's body of which some is missing. Its stream keeps this until the rest is there.
 #[derive(Debug)]
@@ -65,8 +65,8 @@ pub(super) struct Uploads {
     open: Mutex<Open>,
     /// The lowest priority of those in `slow`; above all where there is none.
     lowest: AtomicI64,
-    // Those that may be aborted to make room, the first to go last: as the last look found them, and
-    // none joins them before the next. Taken by who looks, and when memory is short and one may go.
+    // Those that may be aborted to make room, the first to go last: as the last check found them, and
+    // none joins them before the next. Taken by who checks, and when memory is short and one may go.
     slow: Mutex<Vec<Slow>>,
     pub(super) aborted: AbortedStreams,
 }
@@ -111,8 +111,8 @@ struct TrackedUpload {
     /// The request's priority; `None` where not a byte of it has come, which may take as long as it
     /// likes and goes before any that has.
     priority: Option<i32>,
-    looks: u32,
-    /// Bytes at the last look, and of those the ones that came lately.
+    checks: u32,
+    /// Bytes at the last check, and of those the ones that came lately.
     received: u64,
     rate: u64,
     progressed: Option<Instant>,
@@ -125,7 +125,7 @@ impl TrackedUpload {
     }
 
     fn may_be_aborted(&self) -> bool {
-        self.looks >= LOOKS && (self.received > 0 || self.priority.is_none())
+        self.checks >= MIN_CHECKS && (self.received > 0 || self.priority.is_none())
     }
 }
 
@@ -180,7 +180,7 @@ impl Uploads {
         self.open().push(TrackedUpload {
             upload: Arc::clone(&upload),
             priority,
-            looks: 0,
+            checks: 0,
             received: 0,
             rate: 0,
             progressed: None,
@@ -189,14 +189,14 @@ impl Uploads {
     }
 
     /// Checks all bodies, and gives up those of which nothing came for `timeout`.
-    pub(super) fn look(&self, now: Instant, timeout: Option<Duration>) {
+    pub(super) fn check(&self, now: Instant, timeout: Option<Duration>) {
         let mut open = self.open();
         open.bodies.retain_mut(|body| {
             if body.is_over() || body.upload.abort_reason().is_some() {
                 return false;
             }
             let received = body.upload.received.load(Relaxed);
-            body.looks = body.looks.saturating_add(1);
+            body.checks = body.checks.saturating_add(1);
             body.rate = body.rate / 2 + received.saturating_sub(body.received);
             let last = *body.progressed.get_or_insert(now);
             if received != body.received {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::meter::{Meter, Sample};
 
-/// Interval between two looks at the process.
+/// Interval between two checks of the process.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The same while resident memory is near the budget. It then costs more not to know.
@@ -67,9 +67,9 @@ impl Watch {
         self.resident.read().ok()
     }
 
-    /// Judges what is resident, counted and pending now. Says what may be counted, and after how many bytes
+    /// Evaluates what is resident, counted and pending now. Says what may be counted, and after how many bytes
     /// more to look again.
-    pub(super) fn judge(&self, seen: &mut Seen, sample: Sample) -> (u64, u64) {
+    pub(super) fn evaluate(&self, seen: &mut Seen, sample: Sample) -> (u64, u64) {
         let reading = seen.meter.read(self.start.elapsed(), sample);
         let nearly_all = reading.base > self.process - self.process / 8;
         if nearly_all && !seen.warned {
@@ -87,7 +87,7 @@ impl Watch {
         (reading.limit, self.process / if reading.is_near { 256 } else { 64 })
     }
 
-    /// Time until the next look.
+    /// Time until the next check.
     pub(super) fn pause(&self) -> Duration {
         if self.is_near.load(Relaxed) { NEAR_INTERVAL } else { INTERVAL }
     }

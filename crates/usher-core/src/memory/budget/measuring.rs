@@ -23,7 +23,7 @@ impl Budget {
             Ok(watch) => {
                 // One that is there already goes on.
                 let _ = self.watch.set(watch);
-                self.look();
+                self.check();
                 true
             }
             Err(error) => {
@@ -41,15 +41,15 @@ impl Budget {
 
     /// Measures the process, which may change the limit.
     #[cold]
-    pub(super) fn look(&self) {
-        let Some((limit, step)) = self.watch.get().and_then(|watch| self.judge(watch)) else { return };
+    pub(super) fn check(&self) {
+        let Some((limit, step)) = self.watch.get().and_then(|watch| self.evaluate(watch)) else { return };
         self.limit.store(limit, Relaxed);
         self.look_at.store(self.total().saturating_add(step), Relaxed);
     }
 
     /// Returns the limit of counted memory and the bytes until the next measurement; `None` where another task
-    /// looks, or nothing can be seen.
-    fn judge(&self, watch: &Watch) -> Option<(u64, u64)> {
+    /// checks, or nothing can be seen.
+    fn evaluate(&self, watch: &Watch) -> Option<(u64, u64)> {
         let mut seen = watch.seen()?;
         // What comes or goes meanwhile is not to make the base look smaller than it is.
         let before = self.counted_now();
@@ -58,7 +58,7 @@ impl Budget {
         let streams = self.used(Kind::Streams);
         let connections = self.used(Kind::Connections).saturating_sub(self.taken_by_connections());
         let pending = connections + self.used(Kind::SmallPorts) + (streams - streams / IDLE_SHARE);
-        Some(watch.judge(&mut seen, Sample { resident, counted, pending }))
+        Some(watch.evaluate(&mut seen, Sample { resident, counted, pending }))
     }
 
     /// Counted memory that is known to be taken, in bytes.
@@ -70,12 +70,12 @@ impl Budget {
 }
 
 /// Measures the process periodically, if the budget is [measured](Budget::measure). For a task of
-/// its own beside the threads that serve requests: a look takes microseconds.
+/// its own beside the threads that serve requests: a check takes microseconds.
 pub async fn keep_measuring(budget: Arc<Budget>) {
     let Some(watch) = budget.watch.get() else { return };
     loop {
         tokio::time::sleep(watch.pause()).await;
-        budget.look();
+        budget.check();
     }
 }
 

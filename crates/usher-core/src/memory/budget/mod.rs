@@ -96,7 +96,7 @@ pub struct Budget {
     promised: AtomicU64,
     // Taken to shed, by one thread at a time; the others go on.
     shedding: Mutex<()>,
-    /// `true` if a reservation failed, or only fitted after shedding, since the last look.
+    /// `true` if a reservation failed, or only fitted after shedding, since the last check.
     was_full: AtomicBool,
     refused: AtomicU64,
     shed: AtomicU64,
@@ -305,7 +305,7 @@ impl Budget {
     fn grown(&self) -> u64 {
         let total = self.total();
         if total > self.look_at.load(Relaxed) {
-            self.look();
+            self.check();
         }
         total
     }

@@ -40,7 +40,7 @@ impl Budget {
     }
 
     /// Resets streams that were refused some time ago.
-    pub(in crate::memory) fn look_at_refusals(&self, now: Instant) {
-        self.refusals.look(now);
+    pub(in crate::memory) fn check_refusals(&self, now: Instant) {
+        self.refusals.check(now);
     }
 }

@@ -21,7 +21,7 @@ impl Budget {
     /// # Errors
     /// `NoRoom` if the budget has no room.
     pub fn reserve_tokenizer(self: &Arc<Self>, loading: u64, loaded: u64) -> Result<Reservation, NoRoom> {
-        self.look();
+        self.check();
         let (others, all) = (self.used(Kind::Tokenizers), self.total());
         let most = self.process.map_or(u64::MAX, |process| Self::counted(process) / 4 * 3);
         let limit = self.limit().unwrap_or(u64::MAX);

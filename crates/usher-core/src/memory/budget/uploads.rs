@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::Budget;
 use crate::memory::uploads::Upload;
 
-/// Longest time between two looks at bodies that are coming.
-const LOOK: Duration = Duration::from_secs(1);
+/// Longest time between two checks of bodies that are coming.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Budget {
     /// A body has begun whose rest doesn't come at once, of a request with this priority; the current
@@ -25,7 +25,7 @@ impl Budget {
 
     /// Checks all bodies, and aborts those of which nothing came for `timeout`.
     pub fn check_uploads(&self, now: Instant, timeout: Option<Duration>) {
-        self.uploads.look(now, timeout);
+        self.uploads.check(now, timeout);
     }
 
     /// Resets streams that were aborted some time ago and haven't ended.
@@ -34,18 +34,19 @@ impl Budget {
         let new = aborted.take_new();
         // Without the lock, as there may be many.
         let found = if new.is_empty() { Vec::new() } else { self.streams_of(&new) };
-        aborted.look(&found, now);
+        aborted.check(&found, now);
     }
 }
 
 /// Periodically checks incomplete bodies, streams that were refused or aborted, and those
 /// whose replies nobody takes. Bodies of which nothing came for `timeout` are aborted; without it none is for that.
 pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
-    let interval = timeout.map_or(LOOK, |timeout| (timeout / 4).clamp(Duration::from_millis(10), LOOK));
+    let interval = timeout
+        .map_or(CHECK_INTERVAL, |timeout| (timeout / 4).clamp(Duration::from_millis(10), CHECK_INTERVAL));
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     // Streams stall for a second, whatever the timeout of bodies.
-    let mut seconds = tokio::time::interval(LOOK);
+    let mut seconds = tokio::time::interval(CHECK_INTERVAL);
     seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -53,7 +54,7 @@ pub async fn watch_uploads(budget: Arc<Budget>, timeout: Option<Duration>) {
                 let now = Instant::now();
                 budget.check_uploads(now, timeout);
                 budget.abort_silent();
-                budget.look_at_refusals(now);
+                budget.check_refusals(now);
                 budget.look_at_aborted(now);
             }
             _ = seconds.tick() => budget.check_replies(),

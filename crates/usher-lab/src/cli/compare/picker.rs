@@ -32,7 +32,7 @@ const HELP: Duration = Duration::from_secs(5);
 const METRICS: Duration = Duration::from_secs(3);
 
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Requests in a row that break until a picker is given up.
 const MOST_BROKEN: usize = 3;
@@ -106,7 +106,7 @@ impl Picker {
                 }
                 Err(failure) => {
                     // That it ended shows a moment later than its connection.
-                    sleep(LOOK).await;
+                    sleep(POLL_INTERVAL).await;
                     group.check()?;
                     broken += 1;
                     if broken == MOST_BROKEN {
@@ -138,7 +138,7 @@ impl Picker {
         let deadline = Instant::now() + HELP;
         // Who knows no --help may start in earnest, or say so and end; both say nothing of flags.
         while child.try_wait()?.is_none() && Instant::now() < deadline {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         let _ = child.kill();
         child.wait()?;
@@ -179,7 +179,7 @@ impl Picker {
             let style = Style { api: Api::Completions, model: "m".to_owned(), stream: false };
             match Asker::connect(&address, TlsMode::Off, style, headers).await {
                 Ok(asker) => return Ok(asker),
-                Err(LoadError::Unreachable { .. }) if Instant::now() < deadline => sleep(LOOK).await,
+                Err(LoadError::Unreachable { .. }) if Instant::now() < deadline => sleep(POLL_INTERVAL).await,
                 Err(error) => bail!("{}: {error}; its output is in {}", self.name, log.display()),
             }
         }

@@ -22,7 +22,7 @@ use usher_core::random::mix;
 const MOST_HEAD: usize = 16 << 10;
 
 /// Between two looks at who was asked.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Responses of each server until a picker knows them: what it got with the first it has read when it asks
 /// again.
@@ -138,7 +138,7 @@ impl Servers {
             if Instant::now() >= deadline {
                 return false;
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         true
     }
@@ -155,7 +155,7 @@ impl Server {
         loop {
             // Without a file to spare, the next look may find one.
             let Ok((stream, _)) = listener.accept().await else {
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
                 continue;
             };
             connections.spawn(Arc::clone(&self).respond(stream));

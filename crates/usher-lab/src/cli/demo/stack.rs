@@ -25,7 +25,7 @@ use usher_terminal::Progress;
 const START: Duration = Duration::from_secs(20);
 
 /// Between two looks at whether something is ready, or still runs.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The process of all servers, and what it writes.
 const SIM: &str = "usher sim";
@@ -112,7 +112,7 @@ impl Stack {
             // The file of endpoints is written after the last server listens.
             while !endpoints.exists() {
                 group.check()?;
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
             None
         };
@@ -159,7 +159,7 @@ impl Stack {
         while !store.listens() {
             self.group.check()?;
             ensure!(Instant::now() < deadline, "the state store was not ready within {} s", START.as_secs());
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -280,7 +280,7 @@ impl Stack {
                     self.logs()
                 );
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -290,7 +290,7 @@ impl Stack {
             if let Err(error) = self.group.check() {
                 return error.into();
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 

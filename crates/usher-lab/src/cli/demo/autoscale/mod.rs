@@ -32,7 +32,7 @@ const POLICY: &str = include_str!("../../../../../../deploy/demo/autoscale-polic
 const MOST: &str = "max: 8,";
 
 /// Between two looks at the plan.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Time for everything to end after the last request was due.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -101,7 +101,7 @@ pub(super) async fn follow(
             cluster.len(),
             after.as_secs_f64()
         ));
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
     let outcomes = traffic.await.context("the requests were lost")?;
     let measured = Measured {

@@ -26,7 +26,7 @@ const CALM: Duration = Duration::from_secs(2);
 /// Time to wait for a server that works again.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks at what Usher thinks of it.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Path that makes a server misbehave.
 const FAULT: &str = "/admin/fault";
@@ -102,7 +102,7 @@ async fn break_and_repair(
     if ejected {
         while is_ejected(&client, admin).await? {
             anyhow::ensure!(repaired.elapsed() < PATIENCE, "no recovery within {} s", PATIENCE.as_secs());
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         recovered = Some(repaired.elapsed());
     }

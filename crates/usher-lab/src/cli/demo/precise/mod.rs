@@ -57,7 +57,7 @@ const BLOCKS: u32 = 420;
 /// Time for servers to connect, and for Usher to count a response.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Sends the same requests with each policy, each time to fresh servers of which half restart in the middle. The last
 /// stack goes on.
@@ -163,7 +163,7 @@ async fn connected(client: &Client, servers: &[SocketAddr]) -> anyhow::Result<()
         {
             let seconds = PATIENCE.as_secs();
             anyhow::ensure!(Instant::now() < deadline, "Usher did not hear {server} within {seconds} s");
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
     Ok(())
@@ -178,7 +178,7 @@ async fn forgotten(client: &Client, metrics: SocketAddr, servers: &[SocketAddr])
         let name = state["name"].as_str().unwrap_or_default();
         while page::hears(&client.text(metrics, "/metrics").await?, name) {
             anyhow::ensure!(Instant::now() < deadline, "Usher did not see that {name} restarted");
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
     Ok(())
@@ -195,6 +195,6 @@ async fn hits(client: &Client, metrics: SocketAddr) -> anyhow::Result<Hits> {
         }
         last = Some(hits);
         anyhow::ensure!(Instant::now() < deadline, "Usher goes on counting hits though no request is sent");
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }

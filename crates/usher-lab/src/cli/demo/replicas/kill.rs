@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::page::{Load, Served, of_third};
-use super::ready::{LOOK, PATIENCE, gets_requests, metrics};
+use super::ready::{PATIENCE, POLL_INTERVAL, gets_requests, metrics};
 use super::report::Kill;
 use super::traffic::{self, Pace};
 use crate::cli::demo::client::Client;
@@ -61,7 +61,7 @@ pub(super) async fn kill_and_restart(
         stack.check()?;
         let seconds = PATIENCE.as_secs();
         ensure!(restarted.elapsed() < PATIENCE, "Envoy did not find the replica back within {seconds} s");
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
     let (back, mut caught_up) = (Instant::now(), None);
     let (own, rest) = loop {
@@ -75,7 +75,7 @@ pub(super) async fn kill_and_restart(
             break (own, rest);
         }
         stack.check()?;
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     };
     stop.cancel();
     let exchanges = sent.await.context("the requests were lost")?;
@@ -108,7 +108,7 @@ async fn counted(
             return Ok(counted);
         }
         stack.check()?;
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

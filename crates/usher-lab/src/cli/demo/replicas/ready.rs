@@ -13,7 +13,7 @@ use crate::cli::demo::ports::{Ports, local};
 /// Time for replicas to find the store, and for Envoy to find them.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks.
-pub(super) const LOOK: Duration = Duration::from_millis(20);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Waits until Envoy sends requests to all replicas and, if they do, these share.
 ///
@@ -28,12 +28,12 @@ pub(super) async fn wait(client: &Client, ports: &Ports, sharing: bool) -> anyho
                 Instant::now() < deadline,
                 "Envoy did not find replica {number} ready within {seconds} s"
             );
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         while sharing && !is_connected(&metrics(client, local(usher.metrics)).await?) {
             let seconds = PATIENCE.as_secs();
             ensure!(Instant::now() < deadline, "replica {number} did not reach the store within {seconds} s");
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
     Ok(())

@@ -17,7 +17,7 @@ use crate::cli::demo::stack::Stack;
 use usher_terminal::Progress;
 
 /// Between two looks at the pages, beside the time that these take: as exact as that are the times.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Most requests that are watched.
 const MOST: usize = 50;
@@ -95,7 +95,7 @@ impl Pages {
         while self.loads().await?.iter().any(|load| *load != Load::default()) {
             let seconds = PATIENCE.as_secs();
             ensure!(Instant::now() < deadline, "requests count {seconds} s after they ended");
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -119,7 +119,7 @@ impl Pages {
             }
             let seconds = PATIENCE.as_secs();
             ensure!(at < PATIENCE, "a replica did not know of another's request after {seconds} s");
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 }

@@ -28,7 +28,7 @@ use usher_terminal::Progress;
 const CONFIG: &str = include_str!("../../../../../../deploy/demo/scale-from-zero.yaml");
 
 /// Between two looks at what waits.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Path of Usher's numbers.
 const METRICS: &str = "/metrics";
@@ -97,6 +97,6 @@ async fn watch(
         let page = Page::read(&client.text(metrics, METRICS).await?);
         let after = begin.elapsed();
         samples.borrow_mut().push(Sample { after, servers: page.servers, waiting: page.waiting });
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
