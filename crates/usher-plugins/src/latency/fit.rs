@@ -2,7 +2,7 @@
 
 use usher_plugin::MalformedRecord;
 
-use crate::record::{RecordReader, RecordWriter, knows_better};
+use crate::record::{RecordReader, RecordWriter};
 
 /// Relative error that observations have at first, before their own says more.
 const FIRST_ERROR: f64 = 1.0;
@@ -18,7 +18,7 @@ const KEEP_ERROR: f64 = 0.95;
 const CLIP: f64 = 2.0;
 
 /// From so many observations on, one changes the prediction for its inputs by this part at most: it
-/// may be the first of its size, and wrong. What others learned from more is no better.
+/// may be the first of its size, and wrong.
 const SETTLED: u64 = 50;
 const MOST_CHANGE: f64 = 0.19;
 
@@ -119,15 +119,6 @@ impl<const N: usize> Fit<N> {
         Ok(Self { coefficients, covariance, error, samples, ..*self })
     }
 
-    /// Takes the place of what was learned here, if it knows better. Returns whether it does.
-    pub(super) fn replace(self, ours: &mut Self) -> bool {
-        let is_better = knows_better(self.samples as f64, ours.samples as f64, SETTLED as f64);
-        if is_better {
-            *ours = self;
-        }
-        is_better
-    }
-
     /// Seconds for these inputs.
     pub(super) fn predict(&self, inputs: &[f64; N]) -> f64 {
         dot(&self.coefficients, inputs)
@@ -225,10 +216,9 @@ mod tests {
         let mut fit = fitted([0.03, 0.0005, 1.0 / 9000.0], truth, 0.2, 100);
         let mut out = RecordWriter::default();
         fit.write(&mut out);
-        let mut read = Fit::new([0.03, 0.0005, 1.0 / 9000.0], [0.0; 3]);
         let mut record = RecordReader(&out.0);
-        let theirs = read.read(&mut record).unwrap();
-        assert!(record.is_empty() && theirs.clone().replace(&mut read) && !theirs.replace(&mut read));
+        let mut read = Fit::new([0.03, 0.0005, 1.0 / 9000.0], [0.0; 3]).read(&mut record).unwrap();
+        assert!(record.is_empty());
         for n in 0..20 {
             let inputs = [1.0, draw(2 * n) * 30.0, draw(2 * n + 1) * 8000.0];
             fit.observe(&inputs, dot(&truth, &inputs));

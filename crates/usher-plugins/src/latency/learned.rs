@@ -1,11 +1,10 @@
 //! The model as replicas hand it on: the pool's means, the times of groups, what differs at single endpoints, and the lengths of
 //! responses by model and flow.
 //!
-//! Backlogs, arrivals and the accuracy of predictions are of one replica alone. Of each part, the one that was learned from more
-//! samples counts, up to as many as are enough, and then the one that is there, at a start what was written last
-//! ([`knows_better`](crate::record::knows_better)): estimates of several replicas are not averaged, as each has seen the others' load, and
-//! so they hardly differ. A restarted engine keeps what its group has
-//! learned, as it does here.
+//! Backlogs, arrivals and the accuracy of predictions are of one replica alone. Of each part, the one counts that was learned
+//! from more observations lately ([`Evidence`](super::evidence::Evidence)): estimates of several replicas are not averaged, as
+//! each has seen the others' load, and so they hardly differ. A restarted engine keeps what its group has learned, as it does
+//! here.
 
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use usher_core::endpoints::{Endpoint, Snapshot};
 use usher_plugin::{Import, Learned, MalformedRecord};
 
 use super::backlog::{Backlog, LearnedEndpoint};
+use super::evidence::Known;
 use super::group::{Group, GroupKey};
 use super::lengths::Length;
 use super::mean::Mean;
@@ -21,7 +21,7 @@ use super::ratio::Ratio;
 use crate::record::{RecordReader, RecordWriter};
 
 /// Version of the records.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Kinds of records, their first byte.
 const POOL: u8 = 0;
@@ -57,24 +57,23 @@ impl Model {
 
     fn write_pool(&self) -> Option<RecordWriter> {
         let all = self.lengths.all();
-        (all.samples() > 0).then(|| {
+        (all.estimate.samples() > 0).then(|| {
             let mut out = RecordWriter(vec![POOL]);
-            all.write(&mut out);
+            all.write(&mut out, Length::write);
             self.means().iter().for_each(|mean| out.f64(mean.get()));
             self.ratios().iter().for_each(|ratio| ratio.write(&mut out));
             out
         })
     }
 
-    fn read_pool(&self, record: &mut RecordReader<'_>) -> Result<u64, MalformedRecord> {
-        let all = Length::read(record)?;
+    fn read_pool(&self, record: &mut RecordReader<'_>, cx: &Import<'_>) -> Result<u64, MalformedRecord> {
+        let all = Known::read(record, cx, Length::read)?;
         let means = record.f64s::<5>(&(0.0..=1e12))?;
         let ratios = [Ratio::read(record)?, Ratio::read(record)?, Ratio::read(record)?];
         end(*record)?;
-        if !all.knows_better(self.lengths.all().samples()) {
+        if !self.lengths.replace_all(all, cx.now_ms) {
             return Ok(0);
         }
-        self.lengths.set_all(all);
         self.means().iter().zip(means).for_each(|(mean, value)| mean.set(value));
         self.ratios().iter().zip(ratios).for_each(|(ratio, sums)| ratio.set(sums));
         Ok(1)
@@ -95,13 +94,13 @@ impl Model {
         groups.iter().map(write).collect()
     }
 
-    fn read_group(&self, record: &mut RecordReader<'_>) -> Result<u64, MalformedRecord> {
+    fn read_group(&self, record: &mut RecordReader<'_>, cx: &Import<'_>) -> Result<u64, MalformedRecord> {
         let key = GroupKey::read(record)?;
         // Read by any group: the bounds are the same.
-        let learned = self.default.read(record)?;
+        let learned = self.default.read(record, cx)?;
         end(*record)?;
         let Some(group) = self.group_of(key) else { return Ok(0) };
-        Ok(u64::from(group.replace(learned)))
+        Ok(u64::from(group.replace(learned, cx.now_ms)))
     }
 
     fn write_endpoints(&self, snapshot: &Snapshot) -> Vec<RecordWriter> {
@@ -122,19 +121,15 @@ impl Model {
         known.chunks(ENDPOINTS_AT_ONCE).map(write).collect()
     }
 
-    fn read_endpoints(
-        &self,
-        record: &mut RecordReader<'_>,
-        snapshot: &Snapshot,
-    ) -> Result<u64, MalformedRecord> {
+    fn read_endpoints(&self, record: &mut RecordReader<'_>, cx: &Import<'_>) -> Result<u64, MalformedRecord> {
         let mut all = Vec::new();
         while !record.is_empty() {
-            all.push((record.endpoint(snapshot)?, LearnedEndpoint::read(record)?));
+            all.push((record.endpoint(cx.snapshot)?, LearnedEndpoint::read(record, cx)?));
         }
         let mut taken = 0;
         for (named, learned) in all {
             let Some(endpoint) = named.same() else { continue };
-            taken += u64::from(self.backlog(endpoint).import(learned, named.started));
+            taken += u64::from(self.backlog(endpoint).import(learned, named.started, cx.now_ms));
         }
         Ok(taken)
     }
@@ -176,10 +171,10 @@ impl Learned for Model {
     fn import(&self, record: &[u8], cx: &Import<'_>) -> Result<u64, MalformedRecord> {
         let mut record = RecordReader(record);
         match record.u8()? {
-            POOL => self.read_pool(&mut record),
-            GROUP => self.read_group(&mut record),
-            ENDPOINTS => self.read_endpoints(&mut record, cx.snapshot),
-            LENGTHS => self.lengths.import(&mut record),
+            POOL => self.read_pool(&mut record, cx),
+            GROUP => self.read_group(&mut record, cx),
+            ENDPOINTS => self.read_endpoints(&mut record, cx),
+            LENGTHS => self.lengths.import(&mut record, cx),
             _ => Err(MalformedRecord),
         }
     }

@@ -7,6 +7,7 @@ use usher_plugin::MAX_RECORD;
 
 use super::super::Kind;
 use super::super::group::Steps;
+use super::super::time::millis;
 use super::*;
 
 const RATE: f64 = 16_000.0;
@@ -35,20 +36,21 @@ fn pool_of(network: u8, accelerators: &[&str]) -> Arc<Snapshot> {
 
 /// Responses of endpoints that compute so many tokens per second; the first is half as fast.
 fn learn(model: &Model, pods: &Snapshot, rates: &[f64], samples: u32) {
+    let now = model.clock().elapsed();
     for n in 0..samples {
         for (number, (endpoint, rate)) in pods.endpoints().iter().zip(rates).enumerate() {
             let backlog = model.backlog(endpoint);
             let tokens = f64::from(n % 7 + 1) * 400.0;
             let factor = if number == 0 { 2.0 } else { 1.0 };
             let seconds = factor * (0.02 + tokens / rate);
-            backlog.computed((0.0, tokens), tokens as u64, Some((seconds, 0.0)), Duration::ZERO);
+            backlog.computed((0.0, tokens), tokens as u64, Some((seconds, 0.0)), now);
             let steps = Steps { requests: f64::from(n % 5), cached: 1000.0, computed: 0.0 };
-            backlog.group().steps(&steps, 0.01, 1.0);
+            backlog.group().steps(&steps, 0.01, 1.0, millis(now));
             backlog.group().first_residuals().record(0.3, 1.0, 1.2);
-            backlog.finished(Duration::from_secs(3));
+            backlog.finished(Duration::from_secs(3), now);
         }
-        model.note_output(model.lengths.kind("m", "short"), 20);
-        model.note_output(model.lengths.kind("m", "long"), 800);
+        model.note_output(model.lengths.kind("m", "short"), 20, now);
+        model.note_output(model.lengths.kind("m", "long"), 800, now);
         model.note_times(Duration::from_millis(200), Duration::from_secs(2));
         model.scale().observe(1500, 1000);
         model.hits().observe(700, 2000, 0.9);
@@ -65,9 +67,14 @@ fn records(model: &Model, snapshot: &Snapshot) -> Vec<Vec<u8>> {
     records
 }
 
+/// Imports what a process whose clock shows the same time has just written.
 fn import(model: &Model, records: &[Vec<u8>], snapshot: &Snapshot) -> u64 {
-    let cx = Import::new(snapshot, 1000, 1000, 0);
-    records.iter().map(|record| model.import(record, &cx).unwrap()).sum()
+    let now_ms = model.clock().now_ms();
+    import_aged(model, records, &Import::new(snapshot, now_ms, now_ms, 0))
+}
+
+fn import_aged(model: &Model, records: &[Vec<u8>], cx: &Import<'_>) -> u64 {
+    records.iter().map(|record| model.import(record, cx).unwrap()).sum()
 }
 
 fn rates(model: &Model, snapshot: &Snapshot) -> Vec<f64> {
@@ -127,6 +134,40 @@ fn most_samples_count_and_among_enough_the_newest() {
     assert_eq!(rates(&reader, &pods), enough.1);
 }
 
+/// A model, and the records of what it learned.
+fn written(pods: &Snapshot, rate: f64, samples: u32, idle: Duration) -> (Model, Vec<Vec<u8>>) {
+    let writer = model();
+    writer.clock().set(Duration::from_secs(3600));
+    learn(&writer, pods, &[rate, rate], samples);
+    writer.clock().set(writer.clock().elapsed() + idle);
+    let records = records(&writer, pods);
+    (writer, records)
+}
+
+#[test]
+fn estimates_of_an_idle_replica_give_way_to_fresh_ones() {
+    let pods = pool(&["a", "a"]);
+    let (idle, stale) = written(&pods, 1000.0, 500, Duration::from_secs(3 * 3600));
+    let (busy, fresh) = written(&pods, 8000.0, 60, Duration::ZERO);
+    // Each writer's clock shows another time, and the reader's a third.
+    let at = |model: &Model, writer: &Model| {
+        Import::new(&pods, model.clock().now_ms(), writer.clock().now_ms(), 2000)
+    };
+    let flow = |model: &Model| model.lengths.all().samples();
+    for order in [[(&idle, &stale), (&busy, &fresh)], [(&busy, &fresh), (&idle, &stale)]] {
+        let reader = model();
+        for (writer, records) in order {
+            import_aged(&reader, records, &at(&reader, writer));
+        }
+        assert_eq!((rates(&reader, &pods), flow(&reader)), (rates(&busy, &pods), 120));
+    }
+    // The idle one itself, which has since had one response.
+    learn(&idle, &pods, &[1000.0, 1000.0], 1);
+    assert!(import_aged(&idle, &fresh, &at(&idle, &busy)) > 0);
+    assert_eq!(rates(&idle, &pods), rates(&busy, &pods));
+    assert_eq!(import_aged(&busy, &stale, &at(&busy, &idle)), 0);
+}
+
 #[test]
 fn restarted_engine_starts_with_its_groups_times() {
     let (writer, reader, pods) = (model(), model(), pool(&["a", "a"]));
@@ -179,7 +220,7 @@ fn records_of_large_pools_are_bounded() {
     let (writer, pods) = (model(), pool(&accelerators));
     learn(&writer, &pods, &[8000.0; 200], 2);
     for flow in 0..5000 {
-        writer.note_output(writer.lengths.kind("m", &flow.to_string()), 100);
+        writer.note_output(writer.lengths.kind("m", &flow.to_string()), 100, Duration::ZERO);
     }
     let all = records(&writer, &pods);
     assert!(all.iter().map(Vec::len).sum::<usize>() < 4 << 20);

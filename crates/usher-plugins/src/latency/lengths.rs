@@ -10,10 +10,11 @@ use std::hash::SipHasher;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
-use usher_plugin::MalformedRecord;
+use usher_plugin::{Import, MalformedRecord};
 
+use super::evidence::Known;
 use super::mean::CLIP;
-use crate::record::{RecordReader, RecordWriter, knows_better};
+use crate::record::{RecordReader, RecordWriter};
 
 /// Models and flows whose lengths are kept at most. The least recently used go.
 const MOST: usize = 4096;
@@ -54,13 +55,13 @@ pub(super) struct Lengths {
 #[derive(Debug, Default)]
 struct Kinds {
     by_kind: HashMap<Kind, Entry>,
-    all: Length,
+    all: Known<Length>,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
     used: AtomicU64,
-    length: Length,
+    length: Known<Length>,
 }
 
 /// Tokens that are expected of a response.
@@ -97,10 +98,10 @@ impl Lengths {
     }
 
     /// A response had so many tokens, at least 1, where the pool's mean is `mean`.
-    pub(super) fn note(&self, kind: Kind, tokens: f64, mean: f64) {
-        let now = self.tick.fetch_add(1, Relaxed);
+    pub(super) fn note(&self, kind: Kind, tokens: f64, mean: f64, now_ms: u64) {
+        let tick = self.tick.fetch_add(1, Relaxed);
         let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
-        kinds.all.note(tokens, mean);
+        kinds.all.observed(now_ms).note(tokens, mean);
         if kind == Kind::default() {
             return;
         }
@@ -108,8 +109,8 @@ impl Lengths {
             kinds.make_room();
         }
         let entry = kinds.by_kind.entry(kind).or_default();
-        entry.used.store(now, Relaxed);
-        entry.length.note(tokens, mean);
+        entry.used.store(tick, Relaxed);
+        entry.length.observed(now_ms).note(tokens, mean);
     }
 
     /// Tokens of a response to a request of this model and flow, where the pool's mean is
@@ -120,26 +121,26 @@ impl Lengths {
         if let Some(own) = own {
             own.used.store(self.tick.fetch_add(1, Relaxed), Relaxed);
         }
-        let own = own.map(|own| own.length).unwrap_or_default();
+        let own = own.map(|own| own.length.estimate).unwrap_or_default();
         let samples = f64::from(own.samples);
         let mean = (own.mean * samples + mean * LEAN) / (samples + LEAN);
-        let known = [own, kinds.all].into_iter().find(|length| length.samples >= FEWEST);
+        let known = [own, kinds.all.estimate].into_iter().find(|length| length.samples >= FEWEST);
         let high = known.map_or(mean, |length| length.high.max(length.median).exp());
         Expected { mean, high: high.max(mean) }
     }
 
     /// Lengths of all responses.
-    pub(super) fn all(&self) -> Length {
+    pub(super) fn all(&self) -> Known<Length> {
         self.kinds.read().unwrap_or_else(PoisonError::into_inner).all
     }
 
-    /// Replaces the lengths of all responses.
-    pub(super) fn set_all(&self, length: Length) {
-        self.kinds.write().unwrap_or_else(PoisonError::into_inner).all = length;
+    /// Takes over lengths of all responses that are known better. Returns whether they are.
+    pub(super) fn replace_all(&self, theirs: Known<Length>, now_ms: u64) -> bool {
+        theirs.replace(&mut self.kinds.write().unwrap_or_else(PoisonError::into_inner).all, now_ms)
     }
 
     /// Lengths by model and flow, those that were used last first.
-    pub(super) fn by_kind(&self) -> Vec<(Kind, Length)> {
+    pub(super) fn by_kind(&self) -> Vec<(Kind, Known<Length>)> {
         let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
         let used = |(kind, entry): (&Kind, &Entry)| (entry.used.load(Relaxed), *kind, entry.length);
         let mut all: Vec<_> = kinds.by_kind.iter().map(used).collect();
@@ -149,21 +150,25 @@ impl Lengths {
     }
 
     /// Writes lengths, with the keys of their hashes.
-    pub(super) fn write(&self, lengths: &[(Kind, Length)], out: &mut RecordWriter) {
+    pub(super) fn write(&self, lengths: &[(Kind, Known<Length>)], out: &mut RecordWriter) {
         self.keys().into_iter().for_each(|key| out.u64(key));
         for (kind, length) in lengths {
             out.u64(kind.0);
-            length.write(out);
+            length.write(out, Length::write);
         }
     }
 
     /// Takes over lengths of another process that are known better there. Returns the number of those. Only those of the same keys
     /// can be compared, which are taken over, too, while nothing is known here.
-    pub(super) fn import(&self, record: &mut RecordReader<'_>) -> Result<u64, MalformedRecord> {
+    pub(super) fn import(
+        &self,
+        record: &mut RecordReader<'_>,
+        cx: &Import<'_>,
+    ) -> Result<u64, MalformedRecord> {
         let keys = [record.u64()?, record.u64()?];
         let mut lengths = Vec::new();
         while !record.is_empty() {
-            lengths.push((Kind(record.u64()?.max(1)), Length::read(record)?));
+            lengths.push((Kind(record.u64()?.max(1)), Known::read(record, cx, Length::read)?));
         }
         let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
         if kinds.by_kind.is_empty() {
@@ -176,8 +181,8 @@ impl Lengths {
         // From the one that was used first to the last.
         for (kind, length) in lengths.into_iter().rev() {
             let has_room = kinds.by_kind.len() < MOST || kinds.by_kind.contains_key(&kind);
-            let ours = kinds.by_kind.get(&kind).map_or(0, |entry| entry.length.samples);
-            if has_room && length.knows_better(ours) {
+            let ours = kinds.by_kind.get(&kind).map(|entry| entry.length.evidence).unwrap_or_default();
+            if has_room && length.evidence.is_better(ours, cx.now_ms) {
                 let entry = kinds.by_kind.entry(kind).or_default();
                 entry.used.fetch_max(self.tick.fetch_add(1, Relaxed), Relaxed);
                 entry.length = length;
@@ -222,11 +227,6 @@ pub(super) struct Length {
 }
 
 impl Length {
-    /// Returns `true` if it is of more responses than ours, up to those from which on it forgets.
-    pub(super) fn knows_better(&self, ours: u32) -> bool {
-        knows_better(self.samples.into(), ours.into(), 1.0 / LEAST_SHARE)
-    }
-
     /// Responses so far.
     pub(super) fn samples(&self) -> u32 {
         self.samples
@@ -270,6 +270,7 @@ impl Length {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use usher_core::endpoints::Snapshot;
     use usher_core::random::mix;
 
     /// Evenly in 0..1.
@@ -315,8 +316,8 @@ mod tests {
         assert_ne!(short, lengths.kind("mshort", ""));
         assert_eq!(lengths.expected(short, 200.0), Expected { mean: 200.0, high: 200.0 });
         for n in 0..200 {
-            lengths.note(short, tokens(n, 10.0, 30.0) as f64, 200.0);
-            lengths.note(long, tokens(n, 1000.0, 3000.0) as f64, 200.0);
+            lengths.note(short, tokens(n, 10.0, 30.0) as f64, 200.0, 0);
+            lengths.note(long, tokens(n, 1000.0, 3000.0) as f64, 200.0, 0);
         }
         let (short, long) = (lengths.expected(short, 900.0), lengths.expected(long, 900.0));
         assert!(short.mean < 80.0 && short.high < 80.0, "{short:?}");
@@ -330,19 +331,19 @@ mod tests {
         let lengths = Lengths::default();
         let kind = |n: usize| lengths.kind("m", &n.to_string());
         for n in 0..MOST {
-            lengths.note(kind(n), 10.0, 200.0);
+            lengths.note(kind(n), 10.0, 200.0, 0);
         }
         // Used again in a decision, and so not among the oldest.
         lengths.expected(kind(0), 100.0);
         for n in 0..10 * MOST {
-            lengths.note(kind(MOST + n), 10.0, 200.0);
+            lengths.note(kind(MOST + n), 10.0, 200.0, 0);
             assert!(lengths.len() <= MOST);
             if n == 0 {
                 assert!(lengths.expected(kind(0), 100.0).mean < 100.0, "it is still known");
                 assert_eq!(lengths.expected(kind(1), 100.0).mean, 100.0, "it is forgotten");
             }
         }
-        lengths.note(Kind::default(), 10.0, 200.0);
+        lengths.note(Kind::default(), 10.0, 200.0, 0);
         assert!(lengths.len() <= MOST);
     }
 
@@ -351,7 +352,7 @@ mod tests {
         let (writer, other, reader) = (Lengths::default(), Lengths::default(), Lengths::default());
         for lengths in [&writer, &other] {
             for (flow, tokens) in [("short", 20.0), ("long", 2000.0)] {
-                (0..100).for_each(|_| lengths.note(lengths.kind("m", flow), tokens, 200.0));
+                (0..100).for_each(|_| lengths.note(lengths.kind("m", flow), tokens, 200.0, 0));
             }
         }
         let record = |lengths: &Lengths| {
@@ -359,8 +360,10 @@ mod tests {
             lengths.write(&lengths.by_kind(), &mut out);
             out.0
         };
+        let snapshot = Snapshot::new(1, Vec::new());
+        let cx = Import::new(&snapshot, 1, 1, 0);
         assert_eq!(writer.by_kind()[0].0, writer.kind("m", "long"), "the last");
-        let import = |bytes: &[u8]| reader.import(&mut RecordReader(bytes));
+        let import = |bytes: &[u8]| reader.import(&mut RecordReader(bytes), &cx);
         assert_eq!(import(&record(&writer)), Ok(2));
         for flow in ["short", "long"] {
             let expected = writer.expected(writer.kind("m", flow), 200.0);
@@ -375,9 +378,9 @@ mod tests {
         for before in [0, 1, 100] {
             let lengths = Lengths::default();
             let kind = lengths.kind("m", "f");
-            (0..before).for_each(|_| lengths.note(kind, 200.0, 200.0));
-            lengths.note(kind, 1e18, 200.0);
-            (0..50).for_each(|_| lengths.note(kind, 200.0, 200.0));
+            (0..before).for_each(|_| lengths.note(kind, 200.0, 200.0, 0));
+            lengths.note(kind, 1e18, 200.0, 0);
+            (0..50).for_each(|_| lengths.note(kind, 200.0, 200.0, 0));
             let expected = lengths.expected(kind, 200.0);
             assert!(expected.mean < 300.0 && expected.high < 1600.0, "{before}: {expected:?}");
         }

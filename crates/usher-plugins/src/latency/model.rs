@@ -20,6 +20,7 @@ use super::mean::Mean;
 use super::predicted::Accuracies;
 use super::scale::TokenScale;
 use super::targets::Recent;
+use super::time::millis;
 
 /// Tokens of a response that are expected before any was seen.
 const OUTPUT: f64 = 200.0;
@@ -166,8 +167,8 @@ impl Model {
     }
 
     /// A response had so many tokens.
-    pub(super) fn note_output(&self, kind: Kind, tokens: u64) {
-        self.lengths.note(kind, tokens as f64, self.mean_output());
+    pub(super) fn note_output(&self, kind: Kind, tokens: u64, now: Duration) {
+        self.lengths.note(kind, tokens as f64, self.mean_output(), millis(now));
         self.mean_output.note_clipped(tokens as f64);
     }
 
@@ -221,7 +222,7 @@ impl Model {
     /// times stay.
     pub(super) fn watch(&self, endpoint: &Endpoint) {
         let backlog = self.backlog(endpoint);
-        if !backlog.read_times(endpoint.load()) {
+        if !backlog.read_times(endpoint.load(), &self.clock) {
             tracing::info!(endpoint = %endpoint.id(), "engine restarted; relearning its endpoint's latency");
             self.entry(endpoint, |entry| !Arc::ptr_eq(&entry.backlog, &backlog));
         }
