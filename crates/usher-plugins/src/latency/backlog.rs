@@ -1,6 +1,7 @@
 //! One endpoint: prompts sent there that it has yet to compute, streams that it decodes,
 //! and its speed.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -119,6 +120,12 @@ impl Backlog {
             times_version: AtomicU64::new(0),
             inner: Mutex::default(),
         }
+    }
+
+    /// The same of an engine that was seen to be another process now.
+    pub(super) fn restarted(group: Arc<Group>, now_ms: u64) -> Self {
+        let inner = Inner { own: OwnTimes::restarted(now_ms), ..Inner::default() };
+        Self { inner: Mutex::new(inner), ..Self::new(group) }
     }
 
     /// Tokens of prompts that it has yet to compute.
@@ -387,14 +394,19 @@ impl Backlog {
         self.link.write(out);
     }
 
-    /// Takes over what another process has learned of an engine that started then and knows better. Returns `true` if that is
-    /// something.
+    /// Takes over what another replica knows better of an engine that started then. Returns `true` if that is something. Of a
+    /// restart that only one of the two has seen, it tells the other: nothing from before it counts.
     pub(super) fn import(&self, theirs: LearnedEndpoint, started: Option<f64>, now_ms: u64) -> bool {
         let mut inner = self.inner();
+        match theirs.own.compare_process(&inner.own) {
+            Ordering::Less => return false,
+            Ordering::Equal => {}
+            Ordering::Greater => self.link.forget(),
+        }
         if let Some(started) = started {
             inner.histograms.expect(started);
         }
-        let is_better = inner.own.merge(theirs.own, now_ms);
+        let is_better = inner.own.merge(&theirs.own, now_ms);
         self.publish(&inner.own);
         self.link.replace(theirs.link, now_ms) || is_better
     }

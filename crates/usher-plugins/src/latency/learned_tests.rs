@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use usher_core::endpoints::{Clock, EndpointSpec, EngineTimes, Store};
+use usher_core::endpoints::{Clock, EndpointSpec, EngineTimes, Store, Total};
 use usher_core::random::mix;
 use usher_plugin::MAX_RECORD;
 
@@ -198,6 +198,59 @@ fn restarted_engine_starts_with_its_groups_times() {
     import(&reader, &all, &unread);
     assert!(is_as_its_group(&reader));
     assert_eq!(rates(&reader, &unread)[1], rates(&writer, &pods)[1]);
+}
+
+/// Page of a first endpoint whose engine doesn't say when it started, with so many first tokens.
+fn show(pods: &Snapshot, first_tokens: f64) {
+    let total = Total { sum: first_tokens, count: first_tokens };
+    let times = EngineTimes { first_token: Some(total), ..EngineTimes::default() };
+    pods.endpoints()[0].load().engine_times.set(times);
+}
+
+/// Times as long as the others of its group that the first endpoint takes.
+fn factor(model: &Model, pods: &Snapshot) -> f64 {
+    let backlog = model.backlog(&pods.endpoints()[0]);
+    let factor = backlog.speed().per_token / backlog.group().speed().per_token;
+    (factor * 1e6).round() / 1e6
+}
+
+#[test]
+fn restart_that_one_replica_saw_is_not_undone_by_another() {
+    let pods = pool(&["a", "a"]);
+    // Both see the engine, and one the restart, as its count falls.
+    let (saw, missed) = (model(), model());
+    show(&pods, 100.0);
+    for model in [&saw, &missed] {
+        model.clock().set(Duration::from_secs(3600));
+        learn(model, &pods, &[8000.0, 8000.0], 60);
+        model.follow(&pods);
+    }
+    let before = records(&missed, &pods);
+    show(&pods, 3.0);
+    saw.clock().set(Duration::from_secs(3605));
+    saw.follow(&pods);
+    assert_eq!(factor(&saw, &pods), 1.0);
+    let after = records(&saw, &pods);
+    // Whatever comes first, of what was written before the restart, or since by the other.
+    learn(&missed, &pods, &[8000.0, 8000.0], 5);
+    for records in [&before, &records(&missed, &pods)] {
+        import(&saw, records, &pods);
+        assert_eq!(factor(&saw, &pods), 1.0);
+        for order in [[records, &after], [&after, records]] {
+            let started = model();
+            started.clock().set(Duration::from_secs(3610));
+            order.iter().for_each(|records| _ = import(&started, records, &pods));
+            assert_eq!(factor(&started, &pods), 1.0);
+        }
+    }
+    // The other hears of it, and both exchange what they learn from then on.
+    assert!(factor(&missed, &pods) > 1.5);
+    import(&missed, &after, &pods);
+    assert_eq!(factor(&missed, &pods), 1.0);
+    learn(&missed, &pods, &[8000.0, 8000.0], 60);
+    import(&saw, &records(&missed, &pods), &pods);
+    assert_eq!(factor(&saw, &pods), factor(&missed, &pods));
+    assert!(factor(&saw, &pods) > 1.1);
 }
 
 #[test]

@@ -106,6 +106,13 @@ impl Link {
         self.factor.store(fit.coefficients()[1].to_bits(), Relaxed);
     }
 
+    /// Forgets what was learned.
+    pub(super) fn forget(&self) {
+        let Self { fit, factor, .. } = Self::default();
+        *self.fit() = fit.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.factor.store(factor.into_inner(), Relaxed);
+    }
+
     /// Writes what was learned.
     pub(super) fn write(&self, out: &mut RecordWriter) {
         self.fit().write(out, Fit::write);

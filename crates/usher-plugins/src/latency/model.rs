@@ -195,21 +195,26 @@ impl Model {
         if let Some(Some(entry)) = self.entries.load().get(number) {
             return Arc::clone(&entry.backlog);
         }
-        self.entry(endpoint, |_| true)
+        self.entry(endpoint, None)
     }
 
-    /// The endpoint's backlog, an empty one unless there is one that stays.
-    fn entry(&self, endpoint: &Endpoint, stays: impl Fn(&Entry) -> bool) -> Arc<Backlog> {
+    /// The endpoint's backlog, an empty one unless there is one. `before`: that of the engine before it started anew, which goes.
+    fn entry(&self, endpoint: &Endpoint, before: Option<&Arc<Backlog>>) -> Arc<Backlog> {
         let _writing = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let number = endpoint.slot().number() as usize;
         let mut entries = Vec::clone(&self.entries.load());
         if entries.len() <= number {
             entries.resize(number + 1, None);
         }
-        let kept = entries[number].take().filter(stays);
-        let entry = kept.unwrap_or_else(|| Entry {
-            slot: Arc::clone(endpoint.slot()),
-            backlog: Arc::new(Backlog::new(self.group(endpoint))),
+        let goes = |entry: &Entry| before.is_some_and(|before| Arc::ptr_eq(&entry.backlog, before));
+        let kept = entries[number].take().filter(|entry| !goes(entry));
+        let entry = kept.unwrap_or_else(|| {
+            let group = self.group(endpoint);
+            let backlog = match before {
+                Some(_) => Backlog::restarted(group, millis(self.clock.elapsed())),
+                None => Backlog::new(group),
+            };
+            Entry { slot: Arc::clone(endpoint.slot()), backlog: Arc::new(backlog) }
         });
         let backlog = Arc::clone(&entry.backlog);
         entries[number] = Some(entry);
@@ -224,7 +229,7 @@ impl Model {
         let backlog = self.backlog(endpoint);
         if !backlog.read_times(endpoint.load(), &self.clock) {
             tracing::info!(endpoint = %endpoint.id(), "engine restarted; relearning its endpoint's latency");
-            self.entry(endpoint, |entry| !Arc::ptr_eq(&entry.backlog, &backlog));
+            self.entry(endpoint, Some(&backlog));
         }
     }
 
