@@ -408,7 +408,7 @@ impl Backlog {
         }
         let is_better = inner.own.merge(&theirs.own, now_ms);
         self.publish(&inner.own);
-        self.link.replace(theirs.link, now_ms) || is_better
+        theirs.link.is_some_and(|link| self.link.replace(link, now_ms)) || is_better
     }
 
     fn publish(&self, own: &OwnTimes) {
@@ -437,12 +437,17 @@ impl Backlog {
 #[derive(Debug)]
 pub(super) struct LearnedEndpoint {
     own: OwnTimes,
-    link: Known<Fit<2>>,
+    link: Option<Known<Fit<2>>>,
 }
 
 impl LearnedEndpoint {
     pub(super) fn read(record: &mut RecordReader<'_>, cx: &Import<'_>) -> Result<Self, MalformedRecord> {
-        Ok(Self { own: OwnTimes::read(record, cx)?, link: Link::default().read(record, cx)? })
+        Ok(Self { own: OwnTimes::read(record, cx)?, link: Some(Link::default().read(record, cx)?) })
+    }
+
+    /// Leaves out its link.
+    pub(super) fn without_link(self) -> Self {
+        Self { link: None, ..self }
     }
 }
 

@@ -119,6 +119,16 @@ impl<const N: usize> Fit<N> {
         Ok(Self { coefficients, covariance, error, samples, ..*self })
     }
 
+    /// Forgets the coefficient of an input, and expects this one again.
+    pub(super) fn forget(&mut self, input: usize, expected: f64) {
+        self.coefficients[input] = expected;
+        for row in &mut self.covariance {
+            row[input] = 0.0;
+        }
+        self.covariance[input] = [0.0; N];
+        self.covariance[input][input] = self.first[input];
+    }
+
     /// Seconds for these inputs.
     pub(super) fn predict(&self, inputs: &[f64; N]) -> f64 {
         dot(&self.coefficients, inputs)
@@ -225,6 +235,21 @@ mod tests {
             read.observe(&inputs, dot(&truth, &inputs));
         }
         assert_eq!((read.coefficients(), read.samples()), (fit.coefficients(), 120));
+    }
+
+    #[test]
+    fn forgotten_coefficient_is_learned_anew() {
+        let truth = [0.02, 0.001, 1.0 / 16_000.0];
+        let mut fit = fitted(truth, truth, 0.2, 200);
+        let [first, per_request, _] = fit.coefficients();
+        fit.forget(2, 1.0 / 4000.0);
+        assert_eq!(fit.coefficients(), [first, per_request, 1.0 / 4000.0]);
+        assert!(is_positive(&fit.covariance));
+        for n in 0..60 {
+            let inputs = [1.0, (draw(2 * n) * 30.0).floor(), draw(2 * n + 1) * 8000.0];
+            fit.observe(&inputs, dot(&truth, &inputs));
+        }
+        assert!((fit.coefficients()[2] * 16_000.0 - 1.0).abs() < 0.1, "{fit:?}");
     }
 
     #[test]

@@ -40,6 +40,9 @@ const FEWEST_REQUESTS: f64 = 8.0;
 /// Coefficients are at least this part of those expected: no load is ever free.
 const LEAST: f64 = 0.05;
 
+/// Times as long as configured that transfers are expected to take.
+const EXPECTED_TRANSFER: f64 = 1.0;
+
 /// Standard deviation at first of how many times as long as configured transfers take, in the
 /// time to a first token. Where nothing is cached, prompts and transfers are as long as each other, and
 /// only what is expected of the two tells them apart: it should be prompts that differ.
@@ -250,6 +253,11 @@ impl Group {
         self.publish(&inner);
     }
 
+    /// Forgets how many times as long as configured transfers take.
+    pub(super) fn forget_transfers(&self) {
+        self.inner().forget_transfers();
+    }
+
     /// Writes what was learned; nothing if that is nothing.
     pub(super) fn write(&self, out: &mut RecordWriter) {
         let inner = self.inner().clone();
@@ -320,9 +328,21 @@ impl Group {
     }
 }
 
+impl LearnedGroup {
+    /// Leaves out how many times as long as configured transfers take.
+    pub(super) fn forget_transfers(&mut self) {
+        self.inner.forget_transfers();
+    }
+}
+
 impl Inner {
+    fn forget_transfers(&mut self) {
+        // The last input of a first token is their time as configured.
+        self.first.estimate.forget(3, EXPECTED_TRANSFER);
+    }
+
     fn new(rate: f64) -> Self {
-        let first = [FIRST, FIRST_PER_REQUEST, 1.0 / rate, 1.0];
+        let first = [FIRST, FIRST_PER_REQUEST, 1.0 / rate, EXPECTED_TRANSFER];
         let deviation = [FIRST, FIRST_PER_REQUEST, 1.0 / rate, TRANSFER_DEVIATION];
         let step = [STEP, STEP_PER_REQUEST, STEP_PER_CACHED, 1.0 / rate];
         let per_output = [STEP, STEP_PER_REQUEST, STEP_PER_CACHED];

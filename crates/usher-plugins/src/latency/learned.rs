@@ -87,6 +87,7 @@ impl Model {
         groups.sort_by_cached_key(|(key, group)| (!Arc::ptr_eq(group, &self.default), text(key)));
         let write = |(key, group): &(GroupKey, Arc<Group>)| {
             let mut out = RecordWriter(vec![GROUP]);
+            out.u64(self.transfers());
             key.write(&mut out);
             group.write(&mut out);
             out
@@ -95,10 +96,13 @@ impl Model {
     }
 
     fn read_group(&self, record: &mut RecordReader<'_>, cx: &Import<'_>) -> Result<u64, MalformedRecord> {
-        let key = GroupKey::read(record)?;
+        let (transfers, key) = (record.u64()?, GroupKey::read(record)?);
         // Read by any group: the bounds are the same.
-        let learned = self.default.read(record, cx)?;
+        let mut learned = self.default.read(record, cx)?;
         end(*record)?;
+        if !self.has_transfers(transfers) {
+            learned.forget_transfers();
+        }
         let Some(group) = self.group_of(key) else { return Ok(0) };
         Ok(u64::from(group.replace(learned, cx.now_ms)))
     }
@@ -112,6 +116,7 @@ impl Model {
         let known: Vec<_> = known.take(MOST_ENDPOINTS).collect();
         let write = |some: &[(&Arc<Endpoint>, &Arc<Backlog>)]| {
             let mut out = RecordWriter(vec![ENDPOINTS]);
+            out.u64(self.transfers());
             for (endpoint, backlog) in some {
                 out.endpoint(endpoint, backlog.started());
                 backlog.write(&mut out);
@@ -122,13 +127,14 @@ impl Model {
     }
 
     fn read_endpoints(&self, record: &mut RecordReader<'_>, cx: &Import<'_>) -> Result<u64, MalformedRecord> {
-        let mut all = Vec::new();
+        let (transfers, mut all) = (record.u64()?, Vec::new());
         while !record.is_empty() {
             all.push((record.endpoint(cx.snapshot)?, LearnedEndpoint::read(record, cx)?));
         }
-        let mut taken = 0;
+        let (mut taken, has_transfers) = (0, self.has_transfers(transfers));
         for (named, learned) in all {
             let Some(endpoint) = named.same() else { continue };
+            let learned = if has_transfers { learned } else { learned.without_link() };
             taken += u64::from(self.backlog(endpoint).import(learned, named.started, cx.now_ms));
         }
         Ok(taken)

@@ -7,6 +7,7 @@ use usher_plugin::MAX_RECORD;
 
 use super::super::Kind;
 use super::super::group::Steps;
+use super::super::link::Transfers;
 use super::super::time::millis;
 use super::*;
 
@@ -251,6 +252,62 @@ fn restart_that_one_replica_saw_is_not_undone_by_another() {
     import(&saw, &records(&missed, &pods), &pods);
     assert_eq!(factor(&saw, &pods), factor(&missed, &pods));
     assert!(factor(&saw, &pods) > 1.1);
+}
+
+/// First tokens behind transfers that take four times as long as configured. Returns how many times as long they then
+/// seem to take, by the link and by the group.
+fn move_caches(model: &Model, pods: &Snapshot, samples: u32) -> [f64; 2] {
+    let backlog = model.backlog(&pods.endpoints()[1]);
+    for n in 0..samples {
+        let (computed, alone) = (0.1 + 0.01 * f64::from(n % 7), 0.1 * f64::from(n % 5));
+        let seconds = computed + 4.0 * alone;
+        backlog.link().observe(computed, alone, seconds, millis(model.clock().elapsed()));
+        backlog.group().first_token(0.0, 0.0, alone, 0.03 + 4.0 * alone, 1.0, 0);
+    }
+    seem(model, pods)
+}
+
+fn seem(model: &Model, pods: &Snapshot) -> [f64; 2] {
+    let backlog = model.backlog(&pods.endpoints()[1]);
+    let group = Group::new(RATE);
+    let mut record = RecordWriter::default();
+    backlog.group().write(&mut record);
+    let read = group.read(&mut RecordReader(&record.0), &Import::new(pods, 0, 0, 0)).unwrap();
+    group.replace(read, 0);
+    // Of ten seconds as configured, nearly all of the time.
+    [backlog.link().factor(), 1000.0 / group.first_token(0.0, 0.0, 10.0, 10_000.0, 1.0, 0)]
+}
+
+#[test]
+fn factors_of_transfers_count_where_the_same_is_configured() {
+    let pods = pool(&["a", "a"]);
+    let speed = |bytes: f64| Transfers::new(move |_| bytes, 1000.0);
+    let writer = model();
+    writer.moves_at(&speed(1e6));
+    learn(&writer, &pods, &[8000.0, 8000.0], 60);
+    let slow = move_caches(&writer, &pods, 1000);
+    assert!(slow.iter().all(|factor| (factor / 4.0 - 1.0).abs() < 0.2), "{slow:?}");
+    let all = records(&writer, &pods);
+    let reader = |transfers: Option<&Transfers>| {
+        let reader = model();
+        transfers.into_iter().for_each(|transfers| reader.moves_at(transfers));
+        import(&reader, &all, &pods);
+        assert_eq!(rates(&reader, &pods), rates(&writer, &pods));
+        reader
+    };
+    let is_close = |some: [f64; 2], other: [f64; 2]| {
+        some.iter().zip(other).all(|(one, other)| (one / other - 1.0).abs() < 0.02)
+    };
+    let expected = [1.0, 1.0];
+    assert!(is_close(seem(&reader(Some(&speed(1e6))), &pods), slow));
+    assert!(is_close(seem(&reader(Some(&speed(4e6))), &pods), expected), "it was configured wrongly");
+    // At a start, records come before the first decision, which knows what is configured.
+    let started = reader(None);
+    started.moves_at(&speed(1e6));
+    assert!(is_close(seem(&started, &pods), slow));
+    started.moves_at(&speed(4e6));
+    assert!(is_close(seem(&started, &pods), expected), "a configuration that is read again");
+    assert_eq!(rates(&started, &pods), rates(&writer, &pods));
 }
 
 #[test]

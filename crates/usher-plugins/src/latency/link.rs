@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use usher_core::endpoints::Nearness;
+use usher_core::random::mix;
 use usher_plugin::{Import, MalformedRecord};
 
 use super::evidence::Known;
@@ -32,17 +33,27 @@ const LEAST: [f64; 2] = [0.5, 0.01];
 /// Seconds per token that a KV cache takes between two endpoints alone on their link, by how
 /// near they are, as configured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Transfers([f64; Nearness::ALL.len()]);
+pub struct Transfers {
+    per_token: [f64; Nearness::ALL.len()],
+    fingerprint: u64,
+}
 
 impl Transfers {
     /// Transfers at these bytes per second, of so many bytes per token.
     pub fn new(bytes_per_second: impl Fn(Nearness) -> f64, bytes_per_token: f64) -> Self {
-        Self(Nearness::ALL.map(|nearness| bytes_per_token / bytes_per_second(nearness)))
+        let per_token = Nearness::ALL.map(|nearness| bytes_per_token / bytes_per_second(nearness));
+        let fingerprint = per_token.iter().fold(0, |hash, seconds| mix(hash ^ seconds.to_bits()));
+        Self { per_token, fingerprint: fingerprint.max(1) }
+    }
+
+    /// A number that other transfers don't have; not 0.
+    pub(super) fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 
     /// Seconds per token.
     pub fn per_token(&self, nearness: Nearness) -> f64 {
-        self.0.get(nearness as usize).copied().unwrap_or_default()
+        self.per_token.get(nearness as usize).copied().unwrap_or_default()
     }
 }
 

@@ -16,6 +16,7 @@ use super::backlog::Backlog;
 use super::group::{Group, GroupKey};
 use super::hits::Hits;
 use super::lengths::{Kind, Lengths};
+use super::link::Transfers;
 use super::mean::Mean;
 use super::predicted::Accuracies;
 use super::scale::TokenScale;
@@ -40,6 +41,8 @@ pub struct Model {
     /// Tokens that endpoints are taken to compute per second before anything is learned, as
     /// `f64` bits.
     initial_rate: AtomicU64,
+    /// Fingerprint of the configured transfers, of which learned ones are multiples; 0: they are not known.
+    transfers: AtomicU64,
     pub(super) entries: ArcSwap<Vec<Option<Entry>>>,
     groups: Mutex<HashMap<GroupKey, Arc<Group>>>,
     /// The first group. Endpoints that nothing was sent to are taken to be as fast.
@@ -96,6 +99,7 @@ impl Model {
         Self {
             clock,
             initial_rate: AtomicU64::new(initial_rate.to_bits()),
+            transfers: AtomicU64::new(0),
             entries: ArcSwap::default(),
             groups: Mutex::default(),
             default: Arc::new(Group::new(initial_rate)),
@@ -125,6 +129,32 @@ impl Model {
             .unwrap_or_else(PoisonError::into_inner)
             .values()
             .for_each(|group| group.expect(rate));
+    }
+
+    /// Expects these transfers from now on, and forgets how many times as long as in an earlier configuration they took.
+    pub(super) fn moves_at(&self, transfers: &Transfers) {
+        let now = transfers.fingerprint();
+        if self.transfers() == now {
+            return;
+        }
+        let before = self.transfers.swap(now, Relaxed);
+        if before == 0 || before == now {
+            return;
+        }
+        self.entries.load().iter().flatten().for_each(|entry| entry.backlog.link().forget());
+        self.groups().iter().for_each(|(_, group)| group.forget_transfers());
+    }
+
+    /// Fingerprint of the configured transfers; 0: they are not known.
+    pub(super) fn transfers(&self) -> u64 {
+        self.transfers.load(Relaxed)
+    }
+
+    /// Returns `true` if these transfers are the configured ones, which they are taken to be before the first decision.
+    pub(super) fn has_transfers(&self, theirs: u64) -> bool {
+        self.transfers
+            .compare_exchange(0, theirs, Relaxed, Relaxed)
+            .map_or_else(|ours| ours == theirs, |_| true)
     }
 
     /// Tokens per second that endpoints are configured to compute.
