@@ -37,6 +37,11 @@ impl Evidence {
         self.at_ms = self.at_ms.max(signed(now_ms));
     }
 
+    /// Time of the last observation; `None`: there was none.
+    pub(super) fn at_ms(self) -> Option<i64> {
+        (self.weight > 0.0).then_some(self.at_ms)
+    }
+
     /// Returns `true` if it is to take the place of ours.
     pub(super) fn is_better(self, ours: Self, now_ms: u64) -> bool {
         self.weight_at(now_ms) > BETTER * ours.weight_at(now_ms)

@@ -4,22 +4,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use usher_core::endpoints::{Endpoint, ROLE_LABEL};
 use usher_plugin::{Import, MalformedRecord};
 
 use super::cost::{PerOutput, Speed};
-use super::evidence::Known;
+use super::evidence::{Evidence, Known};
 use super::fit::Fit;
 use super::residuals::{Residuals, Windows};
 use crate::record::{RecordReader, RecordWriter};
-
-/// Labels that name an accelerator; the first that an endpoint has counts.
-const ACCELERATOR_LABELS: [&str; 4] = [
-    "llm-d.ai/accelerator",
-    "inference.optimization/acceleratorName",
-    "nvidia.com/gpu.product",
-    "cloud.google.com/gke-accelerator",
-];
 
 /// Expected before anything is learned, in seconds: to a first token with nothing to
 /// compute, and more per request there; a step, and more per request and per cached token
@@ -47,45 +38,6 @@ const EXPECTED_TRANSFER: f64 = 1.0;
 /// time to a first token. Where nothing is cached, prompts and transfers are as long as each other, and
 /// only what is expected of the two tells them apart: it should be prompts that differ.
 const TRANSFER_DEVIATION: f64 = 0.1;
-
-/// Labels by which endpoints are told apart.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct GroupKey([Option<String>; 2]);
-
-impl GroupKey {
-    pub(super) fn of(endpoint: &Endpoint) -> Self {
-        let label = |name: &str| endpoint.spec().labels.get(name).cloned();
-        Self([ACCELERATOR_LABELS.iter().find_map(|name| label(name)), label(ROLE_LABEL)])
-    }
-}
-
-impl GroupKey {
-    pub(super) fn accelerator(&self) -> Option<&str> {
-        self.0[0].as_deref()
-    }
-
-    pub(super) fn role(&self) -> Option<&str> {
-        self.0[1].as_deref()
-    }
-
-    /// Writes the labels.
-    pub(super) fn write(&self, out: &mut RecordWriter) {
-        for label in &self.0 {
-            out.u8(u8::from(label.is_some()));
-            out.text(label.as_deref().unwrap_or_default());
-        }
-    }
-
-    /// Reads the labels of another process's group.
-    pub(super) fn read(record: &mut RecordReader<'_>) -> Result<Self, MalformedRecord> {
-        let mut label = || match (record.u8()?, record.text()?) {
-            (0, "") => Ok(None),
-            (1, text) => Ok(Some(text.to_owned())),
-            _ => Err(MalformedRecord),
-        };
-        Ok(Self([label()?, label()?]))
-    }
-}
 
 /// Times of a group's endpoints.
 #[derive(Debug)]
@@ -197,6 +149,12 @@ impl Group {
     /// Learned times to a first token so far.
     pub(super) fn samples(&self) -> u64 {
         self.inner().first.samples()
+    }
+
+    /// Time of its last observation on this process's clock in milliseconds, negative before this process began; `None`: there
+    /// was none.
+    pub(super) fn observed_ms(&self) -> Option<i64> {
+        self.inner().observed_ms()
     }
 
     /// Expects another rate as long as nothing was learned.
@@ -329,6 +287,11 @@ impl Group {
 }
 
 impl LearnedGroup {
+    /// Time of its last observation, likewise.
+    pub(super) fn observed_ms(&self) -> Option<i64> {
+        self.inner.observed_ms()
+    }
+
     /// Leaves out how many times as long as configured transfers take.
     pub(super) fn forget_transfers(&mut self) {
         self.inner.forget_transfers();
@@ -336,6 +299,11 @@ impl LearnedGroup {
 }
 
 impl Inner {
+    fn observed_ms(&self) -> Option<i64> {
+        let Self { first, step, per_output } = self;
+        [first.evidence, step.evidence, per_output.evidence].into_iter().filter_map(Evidence::at_ms).max()
+    }
+
     fn forget_transfers(&mut self) {
         // The last input of a first token is their time as configured.
         self.first.estimate.forget(3, EXPECTED_TRANSFER);

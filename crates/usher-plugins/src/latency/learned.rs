@@ -13,7 +13,8 @@ use usher_plugin::{Import, Learned, MalformedRecord};
 
 use super::backlog::{Backlog, LearnedEndpoint};
 use super::evidence::Known;
-use super::group::{Group, GroupKey};
+use super::group::Group;
+use super::groups::GroupKey;
 use super::lengths::Length;
 use super::mean::Mean;
 use super::model::Model;
@@ -81,10 +82,10 @@ impl Model {
 
     /// The groups that have learned something: first the one whose times count where nothing else is known.
     fn write_groups(&self) -> Vec<RecordWriter> {
-        let mut groups = self.groups();
+        let mut groups = self.groups.all();
         groups.retain(|(_, group)| !group.is_new());
         let text = |key: &GroupKey| [key.accelerator(), key.role()].map(|label| label.map(str::to_owned));
-        groups.sort_by_cached_key(|(key, group)| (!Arc::ptr_eq(group, &self.default), text(key)));
+        groups.sort_by_cached_key(|(key, group)| (!Arc::ptr_eq(group, self.groups.first()), text(key)));
         let write = |(key, group): &(GroupKey, Arc<Group>)| {
             let mut out = RecordWriter(vec![GROUP]);
             out.u64(self.transfers());
@@ -98,12 +99,14 @@ impl Model {
     fn read_group(&self, record: &mut RecordReader<'_>, cx: &Import<'_>) -> Result<u64, MalformedRecord> {
         let (transfers, key) = (record.u64()?, GroupKey::read(record)?);
         // Read by any group: the bounds are the same.
-        let mut learned = self.default.read(record, cx)?;
+        let mut learned = self.groups.first().read(record, cx)?;
         end(*record)?;
         if !self.has_transfers(transfers) {
             learned.forget_transfers();
         }
-        let Some(group) = self.group_of(key) else { return Ok(0) };
+        let place = (cx.snapshot, cx.now_ms);
+        let group = self.groups.of_record(key, learned.observed_ms(), place, self.initial_rate());
+        let Some(group) = group else { return Ok(0) };
         Ok(u64::from(group.replace(learned, cx.now_ms)))
     }
 

@@ -23,6 +23,7 @@ mod evidence;
 mod factor;
 mod fit;
 mod group;
+mod groups;
 mod histograms;
 mod hits;
 mod ignored;

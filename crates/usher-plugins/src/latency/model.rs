@@ -1,6 +1,5 @@
 //! Bookings and learned state of all endpoints.
 
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +12,7 @@ use usher_core::request::Request;
 use super::accuracy::Prediction;
 use super::arrivals::Arrivals;
 use super::backlog::Backlog;
-use super::group::{Group, GroupKey};
+use super::groups::Groups;
 use super::hits::Hits;
 use super::lengths::{Kind, Lengths};
 use super::link::Transfers;
@@ -31,9 +30,6 @@ const OUTPUT: f64 = 200.0;
 const URGENT: f64 = 2.0;
 const MOST_URGENT: f64 = 20.0;
 
-/// Groups at most; further endpoints share the last.
-const MOST_GROUPS: usize = 256;
-
 /// Backlogs and speeds of all endpoints that requests were sent to.
 #[derive(Debug)]
 pub struct Model {
@@ -44,9 +40,7 @@ pub struct Model {
     /// Fingerprint of the configured transfers, of which learned ones are multiples; 0: they are not known.
     transfers: AtomicU64,
     pub(super) entries: ArcSwap<Vec<Option<Entry>>>,
-    groups: Mutex<HashMap<GroupKey, Arc<Group>>>,
-    /// The first group. Endpoints that nothing was sent to are taken to be as fast.
-    pub(super) default: Arc<Group>,
+    pub(super) groups: Groups,
     pub(super) traffic: Traffic,
     /// Mean tokens of a response.
     pub(super) mean_output: Mean,
@@ -101,8 +95,7 @@ impl Model {
             initial_rate: AtomicU64::new(initial_rate.to_bits()),
             transfers: AtomicU64::new(0),
             entries: ArcSwap::default(),
-            groups: Mutex::default(),
-            default: Arc::new(Group::new(initial_rate)),
+            groups: Groups::new(initial_rate),
             traffic: Traffic::default(),
             mean_output: Mean::expected(OUTPUT),
             mean_first: Mean::default(),
@@ -123,12 +116,7 @@ impl Model {
             return;
         }
         self.initial_rate.store(rate.to_bits(), Relaxed);
-        self.default.expect(rate);
-        self.groups
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .for_each(|group| group.expect(rate));
+        self.groups.expect(rate);
     }
 
     /// Expects these transfers from now on, and forgets how many times as long as in an earlier configuration they took.
@@ -142,7 +130,7 @@ impl Model {
             return;
         }
         self.entries.load().iter().flatten().for_each(|entry| entry.backlog.link().forget());
-        self.groups().iter().for_each(|(_, group)| group.forget_transfers());
+        self.groups.all().iter().for_each(|(_, group)| group.forget_transfers());
     }
 
     /// Fingerprint of the configured transfers; 0: they are not known.
@@ -160,12 +148,6 @@ impl Model {
     /// Tokens per second that endpoints are configured to compute.
     pub(super) fn initial_rate(&self) -> f64 {
         f64::from_bits(self.initial_rate.load(Relaxed))
-    }
-
-    /// All groups.
-    pub(super) fn groups(&self) -> Vec<(GroupKey, Arc<Group>)> {
-        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.iter().map(|(key, group)| (key.clone(), Arc::clone(group))).collect()
     }
 
     /// Accuracy of what the latest decisions predicted.
@@ -239,7 +221,7 @@ impl Model {
         let goes = |entry: &Entry| before.is_some_and(|before| Arc::ptr_eq(&entry.backlog, before));
         let kept = entries[number].take().filter(|entry| !goes(entry));
         let entry = kept.unwrap_or_else(|| {
-            let group = self.group(endpoint);
+            let group = self.groups.of(endpoint, self.initial_rate());
             let backlog = match before {
                 Some(_) => Backlog::restarted(group, millis(self.clock.elapsed())),
                 None => Backlog::new(group),
@@ -282,21 +264,5 @@ impl Model {
             let kept = entries.iter().map(|entry| entry.clone().filter(|_| !is_gone(entry)));
             self.entries.store(Arc::new(kept.collect()));
         }
-    }
-
-    /// The group that an endpoint belongs to.
-    fn group(&self, endpoint: &Endpoint) -> Arc<Group> {
-        self.group_of(GroupKey::of(endpoint)).unwrap_or_else(|| Arc::clone(&self.default))
-    }
-
-    /// The group of these labels; `None`: there are too many others.
-    pub(super) fn group_of(&self, key: GroupKey) -> Option<Arc<Group>> {
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let rate = self.initial_rate();
-        Some(match groups.len() {
-            0 => Arc::clone(groups.entry(key).or_insert_with(|| Arc::clone(&self.default))),
-            MOST_GROUPS.. => Arc::clone(groups.get(&key)?),
-            _ => Arc::clone(groups.entry(key).or_insert_with(|| Arc::new(Group::new(rate)))),
-        })
     }
 }
