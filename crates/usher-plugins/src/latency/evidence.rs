@@ -33,8 +33,24 @@ pub(super) struct Evidence {
 impl Evidence {
     /// Adds an observation.
     pub(super) fn observe(&mut self, now_ms: u64) {
-        self.weight = (self.weight_at(now_ms) + 1.0).min(ENOUGH);
+        self.count(now_ms);
+        *self = self.capped();
+    }
+
+    /// Adds an observation to those of which none are enough.
+    pub(super) fn count(&mut self, now_ms: u64) {
+        self.weight = self.weight_at(now_ms) + 1.0;
         self.at_ms = self.at_ms.max(signed(now_ms));
+    }
+
+    fn capped(self) -> Self {
+        Self { weight: self.weight.min(ENOUGH), ..self }
+    }
+
+    /// Its weight as a power of two, rounded down.
+    pub(super) fn magnitude(self, now_ms: u64) -> i32 {
+        // Casts from floats saturate.
+        self.weight_at(now_ms).log2().floor() as i32
     }
 
     /// Time of the last observation; `None`: there was none.
@@ -47,6 +63,7 @@ impl Evidence {
         self.weight_at(now_ms) > BETTER * ours.weight_at(now_ms)
     }
 
+    /// Its weight now.
     fn weight_at(self, now_ms: u64) -> f64 {
         let age_ms = signed(now_ms).saturating_sub(self.at_ms);
         if age_ms <= 0 || self.weight == 0.0 {
@@ -62,7 +79,7 @@ impl Evidence {
     }
 
     pub(super) fn read(record: &mut RecordReader<'_>, cx: &Import<'_>) -> Result<Self, MalformedRecord> {
-        Ok(Self { weight: record.f64(0.0..=ENOUGH)?, at_ms: cx.past(record.i64()?) })
+        Ok(Self { weight: record.f64(0.0..=1e18)?, at_ms: cx.past(record.i64()?) })
     }
 }
 
@@ -110,7 +127,7 @@ impl<T> Known<T> {
         cx: &Import<'_>,
         estimate: impl FnOnce(&mut RecordReader<'a>) -> Result<T, MalformedRecord>,
     ) -> Result<Self, MalformedRecord> {
-        Ok(Self { evidence: Evidence::read(record, cx)?, estimate: estimate(record)? })
+        Ok(Self { evidence: Evidence::read(record, cx)?.capped(), estimate: estimate(record)? })
     }
 }
 

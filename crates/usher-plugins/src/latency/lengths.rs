@@ -12,7 +12,7 @@ use std::sync::{PoisonError, RwLock};
 
 use usher_plugin::{Import, MalformedRecord};
 
-use super::evidence::Known;
+use super::evidence::{Evidence, Known};
 use super::mean::CLIP;
 use crate::record::{RecordReader, RecordWriter};
 
@@ -44,7 +44,7 @@ pub struct Kind(u64);
 /// Lengths of responses, in tokens.
 #[derive(Debug)]
 pub(super) struct Lengths {
-    /// Keys of the hash of models and flows: random, or of the replica whose lengths were taken over.
+    /// Keys of the hash of models and flows: random, until replicas agree on those of one of them. Clients don't know them.
     keys: [AtomicU64; 2],
     /// Counts decisions and responses: what was used last has the highest number.
     tick: AtomicU64,
@@ -55,6 +55,8 @@ pub(super) struct Lengths {
 #[derive(Debug, Default)]
 struct Kinds {
     by_kind: HashMap<Kind, Entry>,
+    /// Responses by the present keys, counting those of the replica that the keys are of.
+    responses: Evidence,
     all: Known<Length>,
 }
 
@@ -105,6 +107,7 @@ impl Lengths {
         if kind == Kind::default() {
             return;
         }
+        kinds.responses.count(now_ms);
         if kinds.by_kind.len() >= MOST && !kinds.by_kind.contains_key(&kind) {
             kinds.make_room();
         }
@@ -151,31 +154,39 @@ impl Lengths {
 
     /// Writes lengths, with the keys of their hashes.
     pub(super) fn write(&self, lengths: &[(Kind, Known<Length>)], out: &mut RecordWriter) {
+        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
         self.keys().into_iter().for_each(|key| out.u64(key));
+        kinds.responses.write(out);
         for (kind, length) in lengths {
             out.u64(kind.0);
             length.write(out, Length::write);
         }
     }
 
-    /// Takes over lengths of another process that are known better there. Returns the number of those. Only those of the same keys
-    /// can be compared, which are taken over, too, while nothing is known here.
+    /// Takes over lengths of another process that are known better there. Returns the number of those.
+    ///
+    /// Only those of the same keys can be compared. Of different ones, all replicas go on with the same: then those by the
+    /// others are forgotten, as no names are kept to hash again.
     pub(super) fn import(
         &self,
         record: &mut RecordReader<'_>,
         cx: &Import<'_>,
     ) -> Result<u64, MalformedRecord> {
-        let keys = [record.u64()?, record.u64()?];
+        let (keys, responses) = ([record.u64()?, record.u64()?], Evidence::read(record, cx)?);
         let mut lengths = Vec::new();
         while !record.is_empty() {
             lengths.push((Kind(record.u64()?.max(1)), Known::read(record, cx, Length::read)?));
         }
         let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
-        if kinds.by_kind.is_empty() {
-            self.keys.iter().zip(keys).for_each(|(own, key)| own.store(key, Relaxed));
-        }
         if keys != self.keys() {
-            return Ok(0);
+            // The highest stay: roughly of the most responses lately, as counts go on while records are read.
+            let rank = |responses: Evidence, keys| (responses.magnitude(cx.now_ms), keys);
+            if rank(responses, keys) <= rank(kinds.responses, self.keys()) {
+                return Ok(0);
+            }
+            self.keys.iter().zip(keys).for_each(|(own, key)| own.store(key, Relaxed));
+            kinds.by_kind.clear();
+            kinds.responses = responses;
         }
         let mut taken = 0;
         // From the one that was used first to the last.
@@ -347,30 +358,78 @@ mod tests {
         assert!(lengths.len() <= MOST);
     }
 
+    /// Responses of a flow that all have so many tokens.
+    fn respond(lengths: &Lengths, flow: &str, tokens: f64, samples: u32) {
+        (0..samples).for_each(|_| lengths.note(lengths.kind("m", flow), tokens, 200.0, 0));
+    }
+
+    fn record(lengths: &Lengths) -> Vec<u8> {
+        let mut out = RecordWriter::default();
+        lengths.write(&lengths.by_kind(), &mut out);
+        out.0
+    }
+
+    fn import(lengths: &Lengths, record: &[u8]) -> Result<u64, MalformedRecord> {
+        let snapshot = Snapshot::new(1, Vec::new());
+        lengths.import(&mut RecordReader(record), &Import::new(&snapshot, 1, 1, 0))
+    }
+
+    fn expect(lengths: &Lengths, flow: &str) -> Expected {
+        lengths.expected(lengths.kind("m", flow), 200.0)
+    }
+
     #[test]
     fn lengths_of_another_process_are_found_by_its_keys() {
-        let (writer, other, reader) = (Lengths::default(), Lengths::default(), Lengths::default());
-        for lengths in [&writer, &other] {
-            for (flow, tokens) in [("short", 20.0), ("long", 2000.0)] {
-                (0..100).for_each(|_| lengths.note(lengths.kind("m", flow), tokens, 200.0, 0));
-            }
-        }
-        let record = |lengths: &Lengths| {
-            let mut out = RecordWriter::default();
-            lengths.write(&lengths.by_kind(), &mut out);
-            out.0
-        };
-        let snapshot = Snapshot::new(1, Vec::new());
-        let cx = Import::new(&snapshot, 1, 1, 0);
+        let (writer, reader) = (Lengths::default(), Lengths::default());
+        respond(&writer, "short", 20.0, 100);
+        respond(&writer, "long", 2000.0, 100);
         assert_eq!(writer.by_kind()[0].0, writer.kind("m", "long"), "the last");
-        let import = |bytes: &[u8]| reader.import(&mut RecordReader(bytes), &cx);
-        assert_eq!(import(&record(&writer)), Ok(2));
+        assert_eq!(import(&reader, &record(&writer)), Ok(2));
         for flow in ["short", "long"] {
-            let expected = writer.expected(writer.kind("m", flow), 200.0);
-            assert_eq!(reader.expected(reader.kind("m", flow), 200.0), expected, "{flow}");
+            assert_eq!(expect(&reader, flow), expect(&writer, flow), "{flow}");
         }
-        assert_eq!((import(&record(&writer)), import(&record(&other))), (Ok(0), Ok(0)));
-        assert_eq!(import(&record(&writer)[..90]), Err(MalformedRecord));
+        assert_eq!(import(&reader, &record(&writer)), Ok(0));
+        assert_eq!(import(&reader, &record(&writer)[..90]), Err(MalformedRecord));
+    }
+
+    #[test]
+    fn replicas_that_start_together_agree_on_keys() {
+        // By chance either has the larger keys.
+        for _ in 0..20 {
+            let all = [(); 3].map(|()| Lengths::default());
+            for (lengths, flow) in all.iter().zip(["a", "b", "c"]) {
+                respond(lengths, flow, 20.0, 100);
+            }
+            for _ in 0..2 {
+                let records: Vec<_> = all.iter().map(record).collect();
+                all.iter().for_each(|lengths| records.iter().for_each(|record| _ = import(lengths, record)));
+            }
+            assert!(all.iter().all(|lengths| lengths.keys() == all[0].keys()));
+            respond(&all[0], "d", 2000.0, 100);
+            respond(&all[1], "e", 20.0, 100);
+            import(&all[1], &record(&all[0])).unwrap();
+            import(&all[0], &record(&all[1])).unwrap();
+            for flow in ["d", "e"] {
+                assert_eq!(expect(&all[0], flow), expect(&all[1], flow), "{flow}");
+            }
+            assert!(expect(&all[1], "d").mean > 1000.0 && expect(&all[0], "e").mean < 100.0);
+        }
+    }
+
+    #[test]
+    fn keys_of_more_responses_stay() {
+        for _ in 0..20 {
+            let (old, new) = (Lengths::default(), Lengths::default());
+            respond(&old, "long", 2000.0, 1000);
+            respond(&new, "short", 20.0, 10);
+            let keys = old.keys();
+            assert_eq!((import(&old, &record(&new)), old.keys()), (Ok(0), keys));
+            assert_eq!((import(&new, &record(&old)), new.keys()), (Ok(1), keys));
+            // A third, of a replica that has adopted the keys, is as old as they are.
+            let third = Lengths::default();
+            respond(&third, "short", 20.0, 100);
+            assert_eq!((import(&new, &record(&third)), new.keys()), (Ok(0), keys));
+        }
     }
 
     #[test]
