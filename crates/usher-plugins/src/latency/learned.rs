@@ -15,7 +15,7 @@ use super::backlog::{Backlog, LearnedEndpoint};
 use super::evidence::Known;
 use super::group::Group;
 use super::groups::GroupKey;
-use super::lengths::Length;
+use super::length::Length;
 use super::mean::Mean;
 use super::model::Model;
 use super::ratio::Ratio;
@@ -58,7 +58,7 @@ impl Model {
 
     fn write_pool(&self) -> Option<RecordWriter> {
         let all = self.lengths.all();
-        (all.estimate.samples() > 0).then(|| {
+        (all.samples > 0).then(|| {
             let mut out = RecordWriter(vec![POOL]);
             all.write(&mut out, Length::write);
             self.means().iter().for_each(|mean| out.f64(mean.get()));

@@ -154,7 +154,7 @@ fn estimates_of_an_idle_replica_give_way_to_fresh_ones() {
     let at = |model: &Model, writer: &Model| {
         Import::new(&pods, model.clock().now_ms(), writer.clock().now_ms(), 2000)
     };
-    let flow = |model: &Model| model.lengths.all().samples();
+    let flow = |model: &Model| model.lengths.all().samples;
     for order in [[(&idle, &stale), (&busy, &fresh)], [(&busy, &fresh), (&idle, &stale)]] {
         let reader = model();
         for (writer, records) in order {

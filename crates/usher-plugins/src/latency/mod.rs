@@ -29,6 +29,7 @@ mod hits;
 mod ignored;
 mod kv_transfer;
 mod learned;
+mod length;
 mod lengths;
 mod link;
 mod logarithm;
