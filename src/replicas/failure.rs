@@ -50,7 +50,7 @@ pub(super) enum Failure {
     )]
     NoPassword(String),
     #[error(
-        "not permitted: {0}; allow its user HELLO, SELECT, PUBLISH, SUBSCRIBE, XADD, XRANGE, XREAD, XREVRANGE, XTRIM and EXPIRE, the channels usher:* and the keys usher:*"
+        "not permitted: {0}; allow its user HELLO, SELECT, PUBLISH, SUBSCRIBE, XADD, XRANGE, XREAD, XREVRANGE, XTRIM, EXPIRE and TIME, the channels usher:* and the keys usher:*"
     )]
     NotPermitted(String),
     #[error("the server is loading its data; it connects by itself once it is done")]

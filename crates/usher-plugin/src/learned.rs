@@ -50,6 +50,11 @@ impl<'a> Import<'a> {
         Self { snapshot, now_ms, ahead_ms }
     }
 
+    /// A past time of the writer's clock on this process's, which is negative before this process began.
+    pub fn past(&self, writer_ms: i64) -> i64 {
+        writer_ms.saturating_add(self.ahead_ms).min(i64::try_from(self.now_ms).unwrap_or(i64::MAX))
+    }
+
     /// A time of the writer's clock on this process's. 0 if that was before this process began.
     pub fn here(&self, writer_ms: u64) -> u64 {
         writer_ms.saturating_add_signed(self.ahead_ms)
@@ -69,5 +74,16 @@ mod tests {
         assert_eq!(here(500, 90_000, 1600, 91_000), 0);
         assert_eq!(here(90_000, 500, 0, 1500), 91_000);
         assert_eq!(here(5, u64::MAX, u64::MAX, u64::MAX), i64::MAX as u64, "whatever it says");
+    }
+
+    #[test]
+    fn past_times_are_before_now() {
+        let snapshot = Snapshot::new(1, Vec::new());
+        let past = |now, written, age, ms| Import::new(&snapshot, now, written, age).past(ms);
+        assert_eq!(past(500, 90_000, 1200, 89_000), -1700);
+        assert_eq!(past(90_000, 500, 0, -1000), 88_500);
+        assert_eq!(past(500, 90_000, 0, 91_000), 500);
+        assert_eq!(past(500, u64::MAX, u64::MAX, i64::MIN), i64::MIN);
+        assert_eq!(past(u64::MAX, 0, 0, i64::MAX), i64::MAX);
     }
 }

@@ -30,6 +30,10 @@ impl RecordWriter {
         self.0.extend(number.to_le_bytes());
     }
 
+    pub(crate) fn i64(&mut self, number: i64) {
+        self.0.extend(number.to_le_bytes());
+    }
+
     pub(crate) fn u128(&mut self, number: u128) {
         self.0.extend(number.to_le_bytes());
     }
@@ -83,6 +87,10 @@ impl<'a> RecordReader<'a> {
 
     pub(crate) fn u64(&mut self) -> Result<u64, MalformedRecord> {
         self.take().map(u64::from_le_bytes)
+    }
+
+    pub(crate) fn i64(&mut self) -> Result<i64, MalformedRecord> {
+        self.take().map(i64::from_le_bytes)
     }
 
     pub(crate) fn u128(&mut self) -> Result<u128, MalformedRecord> {
@@ -149,15 +157,6 @@ impl<'a> NamedEndpoint<'a> {
     }
 }
 
-/// Returns `true` if what was learned from `theirs` samples is to replace what was learned from `ours`: it comes from more, of
-/// those up to `enough`. Beyond that, neither knows better, and what is there stays.
-///
-/// Imported from the newest record to the oldest, the newest of those with enough samples stays, or else the one with
-/// the most.
-pub(crate) fn knows_better(theirs: f64, ours: f64, enough: f64) -> bool {
-    theirs.min(enough) > ours.min(enough)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,12 +168,14 @@ mod tests {
         out.u8(7);
         out.u16(700);
         out.u64(1 << 40);
+        out.i64(-2);
         out.u128(1 << 100);
         out.f64s(&[0.5, -2.0]);
         out.text("née");
         out.text(&"x".repeat(MOST_TEXT + 1));
         let mut record = RecordReader(&out.0);
         assert_eq!((record.u8(), record.u16(), record.u64()), (Ok(7), Ok(700), Ok(1 << 40)));
+        assert_eq!(record.i64(), Ok(-2));
         assert_eq!((record.u128(), record.f64s(&(-2.0..=1.0))), (Ok(1 << 100), Ok([0.5, -2.0])));
         assert_eq!((record.text(), record.text(), record.is_empty()), (Ok("née"), Ok(""), true));
         assert_eq!((record.u8(), record.text()), (Err(MalformedRecord), Err(MalformedRecord)));
@@ -218,13 +219,5 @@ mod tests {
         for other in [pod("a", "2", 1), pod("a", "1", 2), pod("b", "1", 1)] {
             assert!(!is_same(other.clone(), [None, None]), "{other:?}");
         }
-    }
-
-    #[test]
-    fn more_samples_know_better_until_there_are_enough() {
-        assert!(
-            knows_better(3.0, 2.0, 50.0) && !knows_better(2.0, 3.0, 50.0) && !knows_better(3.0, 3.0, 50.0)
-        );
-        assert!(!knows_better(1e9, 50.0, 50.0) && knows_better(1e9, 49.0, 50.0));
     }
 }

@@ -171,9 +171,14 @@ impl Draft {
         (self.bytes > 0).then(|| hash.digest())
     }
 
-    /// Entries of the snapshot with this number, written by this origin at this time of its clock. The most useful records
-    /// come last: a start reads from the end, and a full stream drops its beginning.
-    pub(super) fn entries(self, origin: u128, number: u64, written_ms: u64) -> impl Iterator<Item = Vec<u8>> {
+    /// Entries of the snapshot with this number, by this origin, each with the time of its clock when it is taken. The most
+    /// useful records come last: a start reads from the end, and a full stream drops its beginning.
+    pub(super) fn entries(
+        self,
+        origin: u128,
+        number: u64,
+        now_ms: impl Fn() -> u64,
+    ) -> impl Iterator<Item = Vec<u8>> {
         let parts = self.parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
         let count = u16::try_from(parts.len()).unwrap_or(u16::MAX);
         let numbered: Vec<_> = (0..count).zip(parts).collect();
@@ -184,7 +189,7 @@ impl Draft {
             entry.extend(origin.to_le_bytes());
             entry.extend(number.to_le_bytes());
             entry.extend([part, count].map(u16::to_le_bytes).concat());
-            entry.extend(written_ms.to_le_bytes());
+            entry.extend(now_ms().to_le_bytes());
             entry.extend(body);
             let check = xxh3_64(entry.get(CHECKED_FROM..).unwrap_or_default());
             if let Some(place) = entry.get_mut(1..CHECKED_FROM) {
@@ -213,7 +218,7 @@ mod tests {
     #[test]
     fn entries_are_read_as_they_were_written() {
         let draft = draft(&[("a", &[b"one", b"", b"three"]), ("none", &[]), ("b", &[b"four"])]);
-        let entries: Vec<_> = draft.entries(7, 8, 9).collect();
+        let entries: Vec<_> = draft.entries(7, 8, || 9).collect();
         // The first is the last.
         let read: Vec<_> = entries.iter().rev().map(|entry| Entry::parse(entry).unwrap()).collect();
         let records = |entry: &Entry<'_>| entry.records().map(<[u8]>::to_vec).collect::<Vec<_>>();
@@ -233,7 +238,7 @@ mod tests {
         let added = (0..).take_while(|_| draft.add(&[1; 10_000])).count();
         assert!((400..420).contains(&added), "{added}");
         assert!(draft.hash().is_some());
-        let entries: Vec<_> = draft.entries(1, 2, 3).collect();
+        let entries: Vec<_> = draft.entries(1, 2, || 3).collect();
         assert!(entries.iter().all(|entry| entry.len() <= MAX_BYTES));
         assert!(entries.iter().map(Vec::len).sum::<usize>() <= MAX_SNAPSHOT);
         let records = entries.iter().map(|entry| Entry::parse(entry).unwrap().records().count());
@@ -250,7 +255,7 @@ mod tests {
 
     #[test]
     fn damaged_entries_are_refused() {
-        let entry = draft(&[("a", &[b"one", b"two"])]).entries(7, 8, 9).next().unwrap();
+        let entry = draft(&[("a", &[b"one", b"two"])]).entries(7, 8, || 9).next().unwrap();
         for at in 1..entry.len() {
             let mut damaged = entry.clone();
             damaged[at] ^= 1 << (at % 8);
@@ -263,7 +268,7 @@ mod tests {
 
     #[test]
     fn entries_whose_check_is_right_may_still_be_malformed() {
-        let entry = draft(&[("a", &[b"one", &[5; 300]])]).entries(7, 8, 9).next().unwrap();
+        let entry = draft(&[("a", &[b"one", &[5; 300]])]).entries(7, 8, || 9).next().unwrap();
         let mut read = 0;
         for seed in 0..5000u64 {
             let mut damaged = entry.clone();

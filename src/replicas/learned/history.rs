@@ -36,7 +36,7 @@ mod tests {
             for part in 0..parts {
                 assert!(draft.begin(&part.to_string(), "f") && draft.add(b"r"));
             }
-            draft.entries(origin, number, 0).collect::<Vec<_>>()
+            draft.entries(origin, number, || 0).collect::<Vec<_>>()
         };
         // From the newest to the oldest: the last part of origin 1 was never written.
         let [newest, middle, oldest] = [3, 2, 1].map(|number| snapshot(1, number, 2));

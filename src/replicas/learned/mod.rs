@@ -5,12 +5,13 @@
 //! plugins' own decision ([`Learned`](usher_plugin::Learned)). A snapshot is in entries of their own (`entry`), so that damage costs no more
 //! than itself.
 
+mod clock;
 mod entry;
 mod history;
 mod transfer;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -19,6 +20,7 @@ use usher_core::endpoints::Store;
 use usher_core::prefix::share::EntryId;
 use usher_plugin::State;
 
+use self::clock::StoreClock;
 use self::history::History;
 use self::transfer::{Aged, Tally, export, import};
 use super::connection::{CONNECT, Connection, Connector};
@@ -181,6 +183,7 @@ impl LearnedExchange {
     /// Reads the newest snapshots, from the stream's end towards its beginning.
     async fn read_back(&mut self, connection: &mut Connection) -> Result<(), Failure> {
         let (began, mut imported) = (Instant::now(), 0);
+        let clock = self.read_clock(connection).await?;
         let (mut history, mut before, mut newest) = (History::default(), "+".to_owned(), None);
         for _ in 0..MOST_ENTRIES.div_ceil(PAGE) {
             let count = PAGE.to_string();
@@ -192,7 +195,7 @@ impl LearnedExchange {
             let oldest = page.last().map_or(newest, |(id, _)| *id);
             let is_last = page.len() < PAGE || oldest.ms.saturating_add(KEPT_MS) < newest.ms;
             before = format!("({oldest}");
-            (history, imported) = self.import(page, Some(history), imported).await;
+            (history, imported) = self.import((page, clock), Some(history), imported).await;
             if is_last {
                 break;
             }
@@ -205,6 +208,7 @@ impl LearnedExchange {
 
     /// Reads the entries that came since the last turn.
     async fn read(&mut self, connection: &mut Connection) -> Result<(), Failure> {
+        let clock = self.read_clock(connection).await?;
         for _ in 0..MOST_ENTRIES.div_ceil(PAGE) {
             let after = self.last.unwrap_or_default().to_string();
             let (key, count) = (self.key.as_bytes(), PAGE.to_string());
@@ -214,7 +218,7 @@ impl LearnedExchange {
             let Some((newest, _)) = page.last() else { break };
             self.last = Some(*newest);
             let is_last = page.len() < PAGE;
-            self.import(page, None, 0).await;
+            self.import((page, clock), None, 0).await;
             if is_last {
                 break;
             }
@@ -223,12 +227,15 @@ impl LearnedExchange {
     }
 
     /// Imports a page on a thread of its own. Returns the history, and how much was taken over in all.
-    async fn import(&mut self, page: Vec<Entry>, history: Option<History>, before: u64) -> (History, u64) {
+    async fn import(
+        &mut self,
+        (page, clock): (Vec<Entry>, StoreClock),
+        history: Option<History>,
+        before: u64,
+    ) -> (History, u64) {
         let (state, endpoints, origin) = (Arc::clone(&self.state), self.endpoints.snapshot(), self.origin);
-        // Of the server's clock; of that of this machine it should be near.
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        let aged = move |(id, bytes): Entry| (now.saturating_sub(id.ms), bytes);
+        let now = Instant::now();
+        let aged = move |(id, bytes): Entry| (clock.age_ms(id, now), bytes);
         let imported = tokio::task::spawn_blocking(move || {
             let (entries, mut history): (Aged, _) = (page.into_iter().map(aged).collect(), history);
             let tally = import(&state, &endpoints, origin, &entries, history.as_mut());
@@ -254,7 +261,6 @@ impl LearnedExchange {
     /// Writes a snapshot if something is new, or the last one is old.
     async fn write(&mut self, connection: &mut Connection) -> Result<(), Failure> {
         let (state, endpoints) = (Arc::clone(&self.state), self.endpoints.snapshot());
-        let written_ms = self.state.clock().now_ms();
         let draft = tokio::task::spawn_blocking(move || export(&state, &endpoints)).await;
         let Some((draft, hash)) = draft.ok().and_then(|draft| draft.hash().map(|hash| (draft, hash))) else {
             return Ok(());
@@ -264,7 +270,8 @@ impl LearnedExchange {
         }
         self.number += 1;
         let (mut id, most) = (EntryId::default(), MOST_ENTRIES.to_string());
-        for entry in draft.entries(self.origin, self.number, written_ms) {
+        let clock = self.state.clock().clone();
+        for entry in draft.entries(self.origin, self.number, || clock.now_ms()) {
             let command: [&[u8]; 7] =
                 [b"XADD", self.key.as_bytes(), b"MAXLEN", most.as_bytes(), b"*", b"l", &entry];
             let reply = self.ask(connection, &command).await?;
@@ -289,6 +296,11 @@ impl LearnedExchange {
             // Nobody may wait.
             let _ = warm.send(());
         }
+    }
+
+    async fn read_clock(&self, connection: &mut Connection) -> Result<StoreClock, Failure> {
+        let reply = timeout(REPLY, self.connector.ask(connection, &[b"TIME"])).await;
+        Ok(StoreClock::of(&reply.unwrap_or(Err(Failure::Timeout(REPLY)))?, Instant::now()))
     }
 
     async fn ask(&self, connection: &mut Connection, command: &[&[u8]]) -> Result<Value, Failure> {

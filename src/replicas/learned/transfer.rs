@@ -144,7 +144,7 @@ mod tests {
 
     fn entries(state: &State, origin: u128, number: u64) -> Aged {
         let draft = export(state, &Snapshot::new(1, Vec::new()));
-        draft.entries(origin, number, 5).map(|entry| (0, entry)).collect()
+        draft.entries(origin, number, || 5).map(|entry| (0, entry)).collect()
     }
 
     fn read(state: &State, entries: &[(u64, Vec<u8>)], history: Option<&mut History>) -> Tally {

@@ -1,25 +1,26 @@
 //! One endpoint: prompts sent there that it has yet to compute, streams that it decodes,
 //! and its speed.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use usher_core::endpoints::Load;
+use usher_core::endpoints::{Clock, Load};
 use usher_core::request::usage::CacheReports;
-use usher_plugin::MalformedRecord;
+use usher_plugin::{Import, MalformedRecord};
 
 use super::arrivals::Arrivals;
-use super::batch_slots::BatchSlots;
 use super::cost::Speed;
-use super::factor::Factor;
+use super::evidence::Known;
 use super::fit::Fit;
 use super::group::Group;
 use super::histograms::{Histograms, Met};
 use super::link::Link;
+use super::own_times::OwnTimes;
 use super::targets::Targets;
-use super::time::nanos;
+use super::time::{millis, nanos};
 use super::work_totals::WorkTotals;
 use crate::record::{RecordReader, RecordWriter};
 
@@ -38,11 +39,6 @@ const PROGRESS: f64 = 0.5;
 
 /// Streams with fewer steps say little about the time of a step.
 const FEWEST_STEPS: f64 = 8.0;
-
-/// Weight of the previous mean in the exponential moving average of the time for which requests hold a slot.
-const KEEP_HOLD: f64 = 0.95;
-/// Longest time that the average takes in, as a multiple of the mean: a client may read nothing for an hour.
-const CLIP_HOLD: f64 = 4.0;
 
 /// One endpoint's backlog and speed.
 #[derive(Debug)]
@@ -88,11 +84,9 @@ struct Inner {
     /// Prompts whose first token hasn't come, in the order in which they were sent.
     queue: VecDeque<Waiting>,
     next: u64,
-    first: Factor,
-    step: Factor,
+    own: OwnTimes,
     totals: WorkTotals,
     histograms: Histograms,
-    batch_slots: BatchSlots,
 }
 
 /// A prompt whose first token hasn't come.
@@ -126,6 +120,12 @@ impl Backlog {
             times_version: AtomicU64::new(0),
             inner: Mutex::default(),
         }
+    }
+
+    /// The same of an engine that was seen to be another process now.
+    pub(super) fn restarted(group: Arc<Group>, now_ms: u64) -> Self {
+        let inner = Inner { own: OwnTimes::restarted(now_ms), ..Inner::default() };
+        Self { inner: Mutex::new(inner), ..Self::new(group) }
     }
 
     /// Tokens of prompts that it has yet to compute.
@@ -309,9 +309,10 @@ impl Backlog {
     pub(super) fn computed(&self, sent: (f64, f64), tokens: u64, first: Option<(f64, f64)>, now: Duration) {
         let mut inner = self.inner();
         if let Some((seconds, moved)) = first {
-            let ratio = self.group.first_token(sent.0, sent.1, moved, seconds, self.first_factor());
-            inner.first.observe(ratio);
-            self.first_factor.store(inner.first.value().to_bits(), Relaxed);
+            let ratio =
+                self.group.first_token(sent.0, sent.1, moved, seconds, self.first_factor(), millis(now));
+            inner.own.first.observed(millis(now)).observe(ratio);
+            self.first_factor.store(inner.own.first.value().to_bits(), Relaxed);
         }
         inner.histograms.streamed();
         inner.totals.compute(tokens as f64, now);
@@ -337,9 +338,9 @@ impl Backlog {
         let Some(steps) = steps(tokens) else { return };
         let Some((steps_seen, seconds)) = inner.totals.steps_since(since, steps, others) else { return };
         let factor = f64::from_bits(self.step_factor.load(Relaxed));
-        let ratio = self.group.steps(&steps_seen, seconds, factor);
-        inner.step.observe(ratio);
-        self.step_factor.store(inner.step.value().to_bits(), Relaxed);
+        let ratio = self.group.steps(&steps_seen, seconds, factor, millis(now));
+        inner.own.step.observed(millis(now)).observe(ratio);
+        self.step_factor.store(inner.own.step.value().to_bits(), Relaxed);
     }
 
     /// A request was sent there. `is_stream`: its first token will be seen.
@@ -349,13 +350,14 @@ impl Backlog {
 
     /// A response that was decided at `requests` and `cached` tokens there took so many seconds
     /// per token.
-    pub(super) fn responded(&self, requests: f64, cached: f64, seconds: f64) {
-        self.group.per_output(requests, cached, seconds, f64::from_bits(self.step_factor.load(Relaxed)));
+    pub(super) fn responded(&self, requests: f64, cached: f64, seconds: f64, now: Duration) {
+        let factor = f64::from_bits(self.step_factor.load(Relaxed));
+        self.group.per_output(requests, cached, seconds, factor, millis(now));
     }
 
     /// Learns from the latest page of its histograms, once. False: they are of another process
     /// than those before.
-    pub(super) fn read_times(&self, load: &Load) -> bool {
+    pub(super) fn read_times(&self, load: &Load, clock: &Clock) -> bool {
         let version = load.engine_times.version();
         if self.times_version.swap(version, Relaxed) == version {
             return true;
@@ -365,17 +367,18 @@ impl Backlog {
         let Some(means) = inner.histograms.read(version, load.engine_times.get(), in_flight) else {
             return false;
         };
+        let now_ms = millis(clock.elapsed());
         if let Some((requests, tokens, seconds)) = means.first {
-            let ratio = self.group.first_token(requests, tokens, 0.0, seconds, self.first_factor());
-            inner.first.observe(ratio);
-            self.first_factor.store(inner.first.value().to_bits(), Relaxed);
+            let ratio = self.group.first_token(requests, tokens, 0.0, seconds, self.first_factor(), now_ms);
+            inner.own.first.observed(now_ms).observe(ratio);
+            self.first_factor.store(inner.own.first.value().to_bits(), Relaxed);
         }
         if let Some((steps, seconds)) = means.step {
             let factor = f64::from_bits(self.step_factor.load(Relaxed));
-            let ratio = self.group.steps(&steps, seconds, factor);
-            self.group.per_output(steps.requests, steps.cached, seconds, factor);
-            inner.step.observe(ratio);
-            self.step_factor.store(inner.step.value().to_bits(), Relaxed);
+            let ratio = self.group.steps(&steps, seconds, factor, now_ms);
+            self.group.per_output(steps.requests, steps.cached, seconds, factor, now_ms);
+            inner.own.step.observed(now_ms).observe(ratio);
+            self.step_factor.store(inner.own.step.value().to_bits(), Relaxed);
         }
         true
     }
@@ -387,72 +390,64 @@ impl Backlog {
 
     /// Writes what was learned of this endpoint alone.
     pub(super) fn write(&self, out: &mut RecordWriter) {
-        let inner = self.inner();
-        inner.first.write(out);
-        inner.step.write(out);
-        inner.batch_slots.write(out);
-        out.f64(self.hold());
+        self.inner().own.write(out);
         self.link.write(out);
     }
 
-    /// Takes over what another process has learned of an engine that started then and knows better. Returns `true` if that is
-    /// something.
-    pub(super) fn import(&self, theirs: LearnedEndpoint, started: Option<f64>) -> bool {
+    /// Takes over what another replica knows better of an engine that started then. Returns `true` if that is something. Of a
+    /// restart that only one of the two has seen, it tells the other: nothing from before it counts.
+    pub(super) fn import(&self, theirs: LearnedEndpoint, started: Option<f64>, now_ms: u64) -> bool {
         let mut inner = self.inner();
+        match theirs.own.compare_process(&inner.own) {
+            Ordering::Less => return false,
+            Ordering::Equal => {}
+            Ordering::Greater => self.link.forget(),
+        }
         if let Some(started) = started {
             inner.histograms.expect(started);
         }
-        let slots = theirs.batch_slots.replace(&mut inner.batch_slots);
-        if let Some(slots) = slots {
-            self.slots.store(slots.to_bits(), Relaxed);
-        }
-        let is_better = [theirs.first.replace(&mut inner.first), theirs.step.replace(&mut inner.step)];
-        self.first_factor.store(inner.first.value().to_bits(), Relaxed);
-        self.step_factor.store(inner.step.value().to_bits(), Relaxed);
-        if self.hold() == 0.0 {
-            self.hold.store(theirs.hold.to_bits(), Relaxed);
-        }
-        self.link.replace(theirs.link) || slots.is_some() || is_better.contains(&true)
+        let is_better = inner.own.merge(&theirs.own, now_ms);
+        self.publish(&inner.own);
+        theirs.link.is_some_and(|link| self.link.replace(link, now_ms)) || is_better
+    }
+
+    fn publish(&self, own: &OwnTimes) {
+        self.first_factor.store(own.first.value().to_bits(), Relaxed);
+        self.step_factor.store(own.step.value().to_bits(), Relaxed);
+        self.slots.store(own.slots.requests().to_bits(), Relaxed);
+        self.hold.store(own.hold.to_bits(), Relaxed);
     }
 
     /// A reading said that so many requests run and so many wait.
     pub(super) fn note_running(&self, running: f64, waiting: f64, read_at_ms: Option<u64>) {
-        if let Some(slots) = self.inner().batch_slots.note(running, waiting, read_at_ms) {
+        if let Some(slots) = self.inner().own.slots.note(running, waiting, read_at_ms) {
             self.slots.store(slots.to_bits(), Relaxed);
         }
     }
 
     /// A request held a slot for so long.
-    pub(super) fn finished(&self, held: Duration) {
-        let held = held.as_secs_f64();
-        let _ = self.hold.fetch_update(Relaxed, Relaxed, |bits| {
-            let mean = f64::from_bits(bits);
-            let clipped = held.min(mean * CLIP_HOLD);
-            let next = if mean > 0.0 { mean * KEEP_HOLD + clipped * (1.0 - KEEP_HOLD) } else { held };
-            Some(next.to_bits())
-        });
+    pub(super) fn finished(&self, held: Duration, now: Duration) {
+        let mut inner = self.inner();
+        inner.own.held(held.as_secs_f64(), millis(now));
+        self.hold.store(inner.own.hold.to_bits(), Relaxed);
     }
 }
 
-/// Times, slots and link of an endpoint as another process has learned them.
+/// Estimates of an endpoint and its link as another process has learned them.
 #[derive(Debug)]
 pub(super) struct LearnedEndpoint {
-    first: Factor,
-    step: Factor,
-    batch_slots: BatchSlots,
-    hold: f64,
-    link: Fit<2>,
+    own: OwnTimes,
+    link: Option<Known<Fit<2>>>,
 }
 
 impl LearnedEndpoint {
-    pub(super) fn read(record: &mut RecordReader<'_>) -> Result<Self, MalformedRecord> {
-        Ok(Self {
-            first: Factor::read(record)?,
-            step: Factor::read(record)?,
-            batch_slots: BatchSlots::read(record)?,
-            hold: record.f64(0.0..=1e6)?,
-            link: Link::default().read(record)?,
-        })
+    pub(super) fn read(record: &mut RecordReader<'_>, cx: &Import<'_>) -> Result<Self, MalformedRecord> {
+        Ok(Self { own: OwnTimes::read(record, cx)?, link: Some(Link::default().read(record, cx)?) })
+    }
+
+    /// Leaves out its link.
+    pub(super) fn without_link(self) -> Self {
+        Self { link: None, ..self }
     }
 }
 

@@ -36,13 +36,19 @@ impl BatchSlots {
         Ok(Self { most, times, ..Self::default() })
     }
 
-    /// Takes the place of what is known here, where that is nothing. Returns the requests that can run at a time, if it does.
-    pub(super) fn replace(self, ours: &mut Self) -> Option<f64> {
-        if self.times < READINGS || self.most < 1.0 || ours.times >= READINGS || ours.most > self.most {
-            return None;
+    /// Requests that can run at a time; infinite while that isn't known.
+    pub(super) fn requests(&self) -> f64 {
+        if self.times >= READINGS { self.most } else { f64::INFINITY }
+    }
+
+    /// Takes the place of what is known here, where that is nothing. Returns whether it does.
+    pub(super) fn replace(self, ours: &mut Self) -> bool {
+        let is_known = |slots: &Self| slots.times >= READINGS;
+        let is_new = is_known(&self) && self.most >= 1.0 && !is_known(ours) && ours.most <= self.most;
+        if is_new {
+            *ours = self;
         }
-        *ours = self;
-        Some(self.most)
+        is_new
     }
 
     /// A reading said that so many requests run and so many wait. Returns the requests that can

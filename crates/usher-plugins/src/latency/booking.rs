@@ -295,7 +295,7 @@ impl Booked {
             return;
         }
         let took = now.saturating_sub(self.sent).as_secs_f64();
-        let moved = transfer.map(|transfer| transfer.arrived(took)).unwrap_or_default();
+        let moved = transfer.map(|transfer| transfer.arrived(took, now)).unwrap_or_default();
         if let Some(predicted) = &self.predicted {
             let took = (took - moved.expected).max(LEAST_TIME);
             predicted.first_token(&self.prefill, self.model.accuracies(), took);
@@ -330,18 +330,18 @@ impl Booked {
     pub fn finish(&mut self, tokens: Option<u64>) {
         let now = self.model.clock().elapsed();
         if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
-            self.model.note_output(self.kind, tokens);
+            self.model.note_output(self.kind, tokens, now);
         }
         match self.first_token {
             Some(first) if self.is_stream => {
                 let response = now.saturating_sub(first);
-                self.decode.finished(response);
+                self.decode.finished(response, now);
                 self.model.note_times(first.saturating_sub(self.sent), response);
             }
             // Nobody saw when it began to generate, but when it should have. What was there before is an
             // error, or was cached, and without tokens that can't be known.
             None if !self.is_counted && (now > self.due || tokens.is_some()) => {
-                self.decode.finished(now.saturating_sub(self.due));
+                self.decode.finished(now.saturating_sub(self.due), now);
             }
             _ => {}
         }
@@ -353,7 +353,7 @@ impl Booked {
             let tokens = tokens.map(|tokens| tokens as f64);
             if let (Some(predicted), Some(steps)) = (&self.predicted, steps(tokens)) {
                 let seconds = now.saturating_sub(since.at).as_secs_f64();
-                predicted.steps(&self.decode, self.model.accuracies(), seconds / steps);
+                predicted.steps(&self.decode, self.model.accuracies(), seconds / steps, now);
             }
             self.decode.stream_ended(&since, cached, tokens, self.others, now);
         }

@@ -140,8 +140,9 @@ impl Table<'_> {
         counts: &TokenCounts,
         targets: &RequestTargets<'_>,
     ) -> Outlook {
-        let (load, group) = backlog
-            .map_or((0.0, &*self.model.default), |backlog| (backlog.load(state.requests), backlog.group()));
+        let (load, group) = backlog.map_or((0.0, &**self.model.groups.first()), |backlog| {
+            (backlog.load(state.requests), backlog.group())
+        });
         let band = band(load);
         let in_time = targets.slo.ttft.map_or(1.0, |limit| {
             let ttft = match targets.part {

@@ -2,7 +2,7 @@
 
 use usher_plugin::MalformedRecord;
 
-use crate::record::{RecordReader, RecordWriter, knows_better};
+use crate::record::{RecordReader, RecordWriter};
 
 /// Share of the weight of earlier observations that remains after another one.
 const KEEP: f64 = 0.95;
@@ -17,9 +17,6 @@ const EQUAL: f64 = 2.0;
 /// Standard deviation of the logarithm that observations are taken to have at first, and
 /// for how many of them.
 const FIRST: (f64, f64) = (0.5, 4.0);
-
-/// Weight from which on more observations know no better: half of the most that there is.
-const ENOUGH: f64 = 0.5 / (1.0 - KEEP);
 
 /// Mean of the logarithms of observed by predicted times.
 ///
@@ -62,15 +59,6 @@ impl Factor {
     pub(super) fn read(record: &mut RecordReader<'_>) -> Result<Self, MalformedRecord> {
         let (mean, variance) = (record.f64(-10.0..=10.0)?, record.f64(0.0..=10.0)?);
         Ok(Self { mean, variance, weight: record.f64(0.0..=1.0 / (1.0 - KEEP))? })
-    }
-
-    /// Takes the place of what was observed here, if it knows better. Returns whether it does.
-    pub(super) fn replace(self, ours: &mut Self) -> bool {
-        let is_better = knows_better(self.weight, ours.weight, ENOUGH);
-        if is_better {
-            *ours = self;
-        }
-        is_better
     }
 
     /// Times that the endpoint takes as long as the others; 1 as long as that may be chance.

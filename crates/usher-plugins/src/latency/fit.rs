@@ -2,7 +2,7 @@
 
 use usher_plugin::MalformedRecord;
 
-use crate::record::{RecordReader, RecordWriter, knows_better};
+use crate::record::{RecordReader, RecordWriter};
 
 /// Relative error that observations have at first, before their own says more.
 const FIRST_ERROR: f64 = 1.0;
@@ -18,7 +18,7 @@ const KEEP_ERROR: f64 = 0.95;
 const CLIP: f64 = 2.0;
 
 /// From so many observations on, one changes the prediction for its inputs by this part at most: it
-/// may be the first of its size, and wrong. What others learned from more is no better.
+/// may be the first of its size, and wrong.
 const SETTLED: u64 = 50;
 const MOST_CHANGE: f64 = 0.19;
 
@@ -119,13 +119,14 @@ impl<const N: usize> Fit<N> {
         Ok(Self { coefficients, covariance, error, samples, ..*self })
     }
 
-    /// Takes the place of what was learned here, if it knows better. Returns whether it does.
-    pub(super) fn replace(self, ours: &mut Self) -> bool {
-        let is_better = knows_better(self.samples as f64, ours.samples as f64, SETTLED as f64);
-        if is_better {
-            *ours = self;
+    /// Forgets the coefficient of an input, and expects this one again.
+    pub(super) fn forget(&mut self, input: usize, expected: f64) {
+        self.coefficients[input] = expected;
+        for row in &mut self.covariance {
+            row[input] = 0.0;
         }
-        is_better
+        self.covariance[input] = [0.0; N];
+        self.covariance[input][input] = self.first[input];
     }
 
     /// Seconds for these inputs.
@@ -225,16 +226,30 @@ mod tests {
         let mut fit = fitted([0.03, 0.0005, 1.0 / 9000.0], truth, 0.2, 100);
         let mut out = RecordWriter::default();
         fit.write(&mut out);
-        let mut read = Fit::new([0.03, 0.0005, 1.0 / 9000.0], [0.0; 3]);
         let mut record = RecordReader(&out.0);
-        let theirs = read.read(&mut record).unwrap();
-        assert!(record.is_empty() && theirs.clone().replace(&mut read) && !theirs.replace(&mut read));
+        let mut read = Fit::new([0.03, 0.0005, 1.0 / 9000.0], [0.0; 3]).read(&mut record).unwrap();
+        assert!(record.is_empty());
         for n in 0..20 {
             let inputs = [1.0, draw(2 * n) * 30.0, draw(2 * n + 1) * 8000.0];
             fit.observe(&inputs, dot(&truth, &inputs));
             read.observe(&inputs, dot(&truth, &inputs));
         }
         assert_eq!((read.coefficients(), read.samples()), (fit.coefficients(), 120));
+    }
+
+    #[test]
+    fn forgotten_coefficient_is_learned_anew() {
+        let truth = [0.02, 0.001, 1.0 / 16_000.0];
+        let mut fit = fitted(truth, truth, 0.2, 200);
+        let [first, per_request, _] = fit.coefficients();
+        fit.forget(2, 1.0 / 4000.0);
+        assert_eq!(fit.coefficients(), [first, per_request, 1.0 / 4000.0]);
+        assert!(is_positive(&fit.covariance));
+        for n in 0..60 {
+            let inputs = [1.0, (draw(2 * n) * 30.0).floor(), draw(2 * n + 1) * 8000.0];
+            fit.observe(&inputs, dot(&truth, &inputs));
+        }
+        assert!((fit.coefficients()[2] * 16_000.0 - 1.0).abs() < 0.1, "{fit:?}");
     }
 
     #[test]

@@ -4,21 +4,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use usher_core::endpoints::{Endpoint, ROLE_LABEL};
-use usher_plugin::MalformedRecord;
+use usher_plugin::{Import, MalformedRecord};
 
 use super::cost::{PerOutput, Speed};
+use super::evidence::{Evidence, Known};
 use super::fit::Fit;
 use super::residuals::{Residuals, Windows};
 use crate::record::{RecordReader, RecordWriter};
-
-/// Labels that name an accelerator; the first that an endpoint has counts.
-const ACCELERATOR_LABELS: [&str; 4] = [
-    "llm-d.ai/accelerator",
-    "inference.optimization/acceleratorName",
-    "nvidia.com/gpu.product",
-    "cloud.google.com/gke-accelerator",
-];
 
 /// Expected before anything is learned, in seconds: to a first token with nothing to
 /// compute, and more per request there; a step, and more per request and per cached token
@@ -39,49 +31,13 @@ const FEWEST_REQUESTS: f64 = 8.0;
 /// Coefficients are at least this part of those expected: no load is ever free.
 const LEAST: f64 = 0.05;
 
+/// Times as long as configured that transfers are expected to take.
+const EXPECTED_TRANSFER: f64 = 1.0;
+
 /// Standard deviation at first of how many times as long as configured transfers take, in the
 /// time to a first token. Where nothing is cached, prompts and transfers are as long as each other, and
 /// only what is expected of the two distinguishes them: it should be prompts that differ.
 const TRANSFER_DEVIATION: f64 = 0.1;
-
-/// Labels by which endpoints are told apart.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct GroupKey([Option<String>; 2]);
-
-impl GroupKey {
-    pub(super) fn of(endpoint: &Endpoint) -> Self {
-        let label = |name: &str| endpoint.spec().labels.get(name).cloned();
-        Self([ACCELERATOR_LABELS.iter().find_map(|name| label(name)), label(ROLE_LABEL)])
-    }
-}
-
-impl GroupKey {
-    pub(super) fn accelerator(&self) -> Option<&str> {
-        self.0[0].as_deref()
-    }
-
-    pub(super) fn role(&self) -> Option<&str> {
-        self.0[1].as_deref()
-    }
-
-    /// Writes the labels.
-    pub(super) fn write(&self, out: &mut RecordWriter) {
-        for label in &self.0 {
-            out.u8(u8::from(label.is_some()));
-            out.text(label.as_deref().unwrap_or_default());
-        }
-    }
-
-    /// Reads the labels of another process's group.
-    pub(super) fn read(record: &mut RecordReader<'_>) -> Result<Self, MalformedRecord> {
-        let mut label = || match (record.u8()?, record.text()?) {
-            (0, "") => Ok(None),
-            (1, text) => Ok(Some(text.to_owned())),
-            _ => Err(MalformedRecord),
-        };
-        Ok(Self([label()?, label()?]))
-    }
-}
 
 /// Times of a group's endpoints.
 #[derive(Debug)]
@@ -105,9 +61,9 @@ struct MostRequests(AtomicU64);
 
 #[derive(Clone, Debug)]
 struct Inner {
-    first: Fit<4>,
-    step: Fit<4>,
-    per_output: Fit<3>,
+    first: Known<Fit<4>>,
+    step: Known<Fit<4>>,
+    per_output: Known<Fit<3>>,
 }
 
 /// Times of a group as another process has learned them.
@@ -195,6 +151,12 @@ impl Group {
         self.inner().first.samples()
     }
 
+    /// Time of its last observation on this process's clock in milliseconds, negative before this process began; `None`: there
+    /// was none.
+    pub(super) fn observed_ms(&self) -> Option<i64> {
+        self.inner().observed_ms()
+    }
+
     /// Expects another rate as long as nothing was learned.
     pub(super) fn expect(&self, rate: f64) {
         let mut inner = self.inner();
@@ -221,39 +183,45 @@ impl Group {
         moved: f64,
         seconds: f64,
         factor: f64,
+        now_ms: u64,
     ) -> f64 {
         let mut inner = self.inner();
         let inputs = [1.0, requests, tokens, moved / factor];
         let ratio = seconds / inner.first.predict(&inputs);
-        inner.first.observe(&inputs, seconds / factor);
+        inner.first.observed(now_ms).observe(&inputs, seconds / factor);
         self.publish(&inner);
         ratio
     }
 
     /// Tokens of a stream came every so many seconds, likewise.
-    pub(super) fn steps(&self, steps: &Steps, seconds: f64, factor: f64) -> f64 {
+    pub(super) fn steps(&self, steps: &Steps, seconds: f64, factor: f64, now_ms: u64) -> f64 {
         let mut inner = self.inner();
         let inputs = [1.0, steps.requests, steps.cached, steps.computed];
         let ratio = seconds / inner.step.predict(&inputs);
-        inner.step.observe(&inputs, seconds / factor);
+        inner.step.observed(now_ms).observe(&inputs, seconds / factor);
         self.publish(&inner);
         ratio
     }
 
     /// A response took so many seconds per token, where there were so many requests and tokens
     /// in the cache when it was decided.
-    pub(super) fn per_output(&self, requests: f64, cached: f64, seconds: f64, factor: f64) {
+    pub(super) fn per_output(&self, requests: f64, cached: f64, seconds: f64, factor: f64, now_ms: u64) {
         let mut inner = self.inner();
-        inner.per_output.observe(&[1.0, requests, cached], seconds / factor);
+        inner.per_output.observed(now_ms).observe(&[1.0, requests, cached], seconds / factor);
         self.publish(&inner);
+    }
+
+    /// Forgets how many times as long as configured transfers take.
+    pub(super) fn forget_transfers(&self) {
+        self.inner().forget_transfers();
     }
 
     /// Writes what was learned; nothing if that is nothing.
     pub(super) fn write(&self, out: &mut RecordWriter) {
         let inner = self.inner().clone();
-        inner.first.write(out);
-        inner.step.write(out);
-        inner.per_output.write(out);
+        inner.first.write(out, Fit::write);
+        inner.step.write(out, Fit::write);
+        inner.per_output.write(out, Fit::write);
         out.f64(self.most_requests());
         self.first_residuals.write(out);
         self.step_residuals.write(out);
@@ -266,12 +234,16 @@ impl Group {
     }
 
     /// Reads what another process learned of such a group.
-    pub(super) fn read(&self, record: &mut RecordReader<'_>) -> Result<LearnedGroup, MalformedRecord> {
-        let ours = self.inner().clone();
+    pub(super) fn read(
+        &self,
+        record: &mut RecordReader<'_>,
+        cx: &Import<'_>,
+    ) -> Result<LearnedGroup, MalformedRecord> {
+        let Inner { first, step, per_output } = self.inner().clone();
         let inner = Inner {
-            first: ours.first.read(record)?,
-            step: ours.step.read(record)?,
-            per_output: ours.per_output.read(record)?,
+            first: Known::read(record, cx, |record| first.estimate.read(record))?,
+            step: Known::read(record, cx, |record| step.estimate.read(record))?,
+            per_output: Known::read(record, cx, |record| per_output.estimate.read(record))?,
         };
         let most_requests = record.f64(FEWEST_REQUESTS..=1e6)?;
         let residuals = [Windows::read(record)?, Windows::read(record)?];
@@ -279,13 +251,13 @@ impl Group {
     }
 
     /// Takes over what another process knows better. Returns `true` if that is something.
-    pub(super) fn replace(&self, theirs: LearnedGroup) -> bool {
+    pub(super) fn replace(&self, theirs: LearnedGroup, now_ms: u64) -> bool {
         let LearnedGroup { inner: theirs, most_requests, residuals: [first, step] } = theirs;
         let mut inner = self.inner();
         let is_better = [
-            theirs.first.replace(&mut inner.first),
-            theirs.step.replace(&mut inner.step),
-            theirs.per_output.replace(&mut inner.per_output),
+            theirs.first.replace(&mut inner.first, now_ms),
+            theirs.step.replace(&mut inner.step, now_ms),
+            theirs.per_output.replace(&mut inner.per_output, now_ms),
         ];
         self.publish(&inner);
         if is_better[0] {
@@ -314,16 +286,38 @@ impl Group {
     }
 }
 
+impl LearnedGroup {
+    /// Time of its last observation, likewise.
+    pub(super) fn observed_ms(&self) -> Option<i64> {
+        self.inner.observed_ms()
+    }
+
+    /// Leaves out how many times as long as configured transfers take.
+    pub(super) fn forget_transfers(&mut self) {
+        self.inner.forget_transfers();
+    }
+}
+
 impl Inner {
+    fn observed_ms(&self) -> Option<i64> {
+        let Self { first, step, per_output } = self;
+        [first.evidence, step.evidence, per_output.evidence].into_iter().filter_map(Evidence::at_ms).max()
+    }
+
+    fn forget_transfers(&mut self) {
+        // The last input of a first token is their time as configured.
+        self.first.estimate.forget(3, EXPECTED_TRANSFER);
+    }
+
     fn new(rate: f64) -> Self {
-        let first = [FIRST, FIRST_PER_REQUEST, 1.0 / rate, 1.0];
+        let first = [FIRST, FIRST_PER_REQUEST, 1.0 / rate, EXPECTED_TRANSFER];
         let deviation = [FIRST, FIRST_PER_REQUEST, 1.0 / rate, TRANSFER_DEVIATION];
         let step = [STEP, STEP_PER_REQUEST, STEP_PER_CACHED, 1.0 / rate];
         let per_output = [STEP, STEP_PER_REQUEST, STEP_PER_CACHED];
         Self {
-            first: Fit::with_deviation(first, first.map(|value| value * LEAST), deviation),
-            step: Fit::new(step, step.map(|value| value * LEAST)),
-            per_output: Fit::new(per_output, per_output.map(|value| value * LEAST)),
+            first: Known::new(Fit::with_deviation(first, first.map(|value| value * LEAST), deviation)),
+            step: Known::new(Fit::new(step, step.map(|value| value * LEAST))),
+            per_output: Known::new(Fit::new(per_output, per_output.map(|value| value * LEAST))),
         }
     }
 }
@@ -340,10 +334,10 @@ mod tests {
             let takes = 0.02 + tokens / 8000.0;
             // Every fourth request is at an endpoint of half the speed, which is known.
             let factor = if n % 4 == 0 { 2.0 } else { 1.0 };
-            group.first_token(0.0, tokens, 0.0, takes * factor, factor);
+            group.first_token(0.0, tokens, 0.0, takes * factor, factor, 0);
         }
         assert!((group.speed().per_token * 8000.0 - 1.0).abs() < 0.05, "{:?}", group.speed());
-        assert!((group.first_token(0.0, 4000.0, 0.0, 2.08, 2.0) / 4.0 - 1.0).abs() < 0.1);
+        assert!((group.first_token(0.0, 4000.0, 0.0, 2.08, 2.0, 0) / 4.0 - 1.0).abs() < 0.1);
     }
 
     #[test]
@@ -356,7 +350,7 @@ mod tests {
                 computed: f64::from(n * 7919 % 400),
             };
             let takes = 0.012 + 2e-4 * steps.requests + 1e-7 * steps.cached + 1e-4 * steps.computed;
-            group.steps(&steps, takes, 1.0);
+            group.steps(&steps, takes, 1.0, 0);
         }
         let speed = group.speed();
         assert!((speed.step / 0.012 - 1.0).abs() < 0.1, "{speed:?}");
@@ -368,7 +362,7 @@ mod tests {
         let group = Group::new(1000.0);
         group.expect(2000.0);
         assert_eq!(group.speed().per_token, 1.0 / 2000.0);
-        group.first_token(0.0, 1000.0, 0.0, 0.5, 1.0);
+        group.first_token(0.0, 1000.0, 0.0, 0.5, 1.0, 0);
         let learned = group.speed();
         group.expect(9000.0);
         assert_eq!(group.speed().per_token, learned.per_token);

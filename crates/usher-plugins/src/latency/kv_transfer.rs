@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::backlog::Backlog;
+use super::time::millis;
 
 /// Duration of a transfer in seconds, including others on its link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -50,7 +51,7 @@ impl KvTransfer {
 
     /// The first token came after so many seconds. Returns how many of them the transfer should
     /// have taken with others on its link.
-    pub(super) fn arrived(&self, seconds: f64) -> TransferTime {
+    pub(super) fn arrived(&self, seconds: f64, now: Duration) -> TransferTime {
         let link = self.decode.link();
         let factor = link.factor();
         let moved = TransferTime {
@@ -58,7 +59,7 @@ impl KvTransfer {
             configured: self.others / factor + self.alone,
         };
         if let Some(computed) = self.computed {
-            link.observe(computed + self.others, self.alone, seconds);
+            link.observe(computed + self.others, self.alone, seconds, millis(now));
         }
         moved
     }
@@ -94,7 +95,7 @@ mod tests {
         assert_eq!(decode.link().tokens(), 2000.0, "as far as it will be seen when they are there");
         assert_eq!([ms(0), ms(700), ms(1600)].map(busy), [1500.0, 800.0, 0.0]);
         assert!(
-            (transfer(true).arrived(1.9).expected - 1.9).abs() < 1e-9,
+            (transfer(true).arrived(1.9, Duration::ZERO).expected - 1.9).abs() < 1e-9,
             "its own half and what is left of the others"
         );
         drop(booked);
@@ -110,7 +111,8 @@ mod tests {
                 let (computed, alone) = (0.05 + 0.2 * draw(3 * n), 0.05 * draw(3 * n + 1));
                 let noise = 0.9 + 0.2 * draw(3 * n + 2);
                 let seconds = (computed + truth * alone) * noise;
-                KvTransfer::new(&decode, alone, Some(computed), 1000, true, ms(5000 * n)).arrived(seconds);
+                let now = ms(5000 * n);
+                KvTransfer::new(&decode, alone, Some(computed), 1000, true, now).arrived(seconds, now);
             }
             let factor = decode.link().factor();
             assert!((factor / truth).ln().abs() < 0.35, "{truth}: {factor}");
@@ -129,7 +131,7 @@ mod tests {
             let computed = prefill.speed().first_token(&State::default(), tokens as f64);
             let transfer = KvTransfer::new(&decode, alone, Some(computed), tokens, true, now);
             let seconds = (0.02 + computing + alone) * (0.8 + 0.4 * draw(2 * n + 1));
-            let moved = transfer.arrived(seconds).configured;
+            let moved = transfer.arrived(seconds, now).configured;
             prefill.computed((0.0, tokens as f64), tokens, Some((seconds, moved)), now);
         }
         let (speed, factor) = (prefill.speed().per_token / per_token, decode.link().factor());
@@ -140,13 +142,13 @@ mod tests {
     fn an_outlier_moves_the_speed_of_a_link_little() {
         let decode = endpoint();
         for n in 0..50 {
-            KvTransfer::new(&decode, 0.1, Some(0.1), 1000, true, ms(5000 * n)).arrived(0.3);
+            KvTransfer::new(&decode, 0.1, Some(0.1), 1000, true, ms(5000 * n)).arrived(0.3, ms(5000 * n));
         }
         let before = decode.link().factor();
-        KvTransfer::new(&decode, 0.1, Some(0.1), 1000, true, ms(500_000)).arrived(10.0);
+        KvTransfer::new(&decode, 0.1, Some(0.1), 1000, true, ms(500_000)).arrived(10.0, ms(500_000));
         let after = decode.link().factor();
         assert!((before - 2.0).abs() < 0.3 && (after / before - 1.0).abs() < 0.2, "{before} {after}");
-        KvTransfer::new(&decode, 0.1, None, 1000, true, ms(500_000)).arrived(10.0);
+        KvTransfer::new(&decode, 0.1, None, 1000, true, ms(500_000)).arrived(10.0, ms(500_000));
         assert_eq!(decode.link().factor(), after, "the time of the prompt wasn't known");
     }
 }

@@ -1,11 +1,10 @@
 //! The model as replicas hand it on: the pool's means, the times of groups, what differs at single endpoints, and the lengths of
 //! responses by model and flow.
 //!
-//! Backlogs, arrivals and the accuracy of predictions are of one replica alone. Of each part, the one that was learned from more
-//! samples counts, up to as many as are enough, and then the one that is there, at a start what was written last
-//! ([`knows_better`](crate::record::knows_better)): estimates of several replicas are not averaged, as each has seen the others' load, and
-//! so they hardly differ. A restarted engine keeps what its group has
-//! learned, as it does here.
+//! Backlogs, arrivals and the accuracy of predictions are of one replica alone. Of each part, the one counts that was learned
+//! from more observations lately ([`Evidence`](super::evidence::Evidence)): estimates of several replicas are not averaged, as
+//! each has seen the others' load, and so they hardly differ. A restarted engine keeps what its group has learned, as it does
+//! here.
 
 use std::sync::Arc;
 
@@ -13,15 +12,17 @@ use usher_core::endpoints::{Endpoint, Snapshot};
 use usher_plugin::{Import, Learned, MalformedRecord};
 
 use super::backlog::{Backlog, LearnedEndpoint};
-use super::group::{Group, GroupKey};
-use super::lengths::Length;
+use super::evidence::Known;
+use super::group::Group;
+use super::groups::GroupKey;
+use super::length::Length;
 use super::mean::Mean;
 use super::model::Model;
 use super::ratio::Ratio;
 use crate::record::{RecordReader, RecordWriter};
 
 /// Version of the records.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Kinds of records, their first byte.
 const POOL: u8 = 0;
@@ -57,24 +58,23 @@ impl Model {
 
     fn write_pool(&self) -> Option<RecordWriter> {
         let all = self.lengths.all();
-        (all.samples() > 0).then(|| {
+        (all.samples > 0).then(|| {
             let mut out = RecordWriter(vec![POOL]);
-            all.write(&mut out);
+            all.write(&mut out, Length::write);
             self.means().iter().for_each(|mean| out.f64(mean.get()));
             self.ratios().iter().for_each(|ratio| ratio.write(&mut out));
             out
         })
     }
 
-    fn read_pool(&self, record: &mut RecordReader<'_>) -> Result<u64, MalformedRecord> {
-        let all = Length::read(record)?;
+    fn read_pool(&self, record: &mut RecordReader<'_>, cx: &Import<'_>) -> Result<u64, MalformedRecord> {
+        let all = Known::read(record, cx, Length::read)?;
         let means = record.f64s::<5>(&(0.0..=1e12))?;
         let ratios = [Ratio::read(record)?, Ratio::read(record)?, Ratio::read(record)?];
         end(*record)?;
-        if !all.knows_better(self.lengths.all().samples()) {
+        if !self.lengths.replace_all(all, cx.now_ms) {
             return Ok(0);
         }
-        self.lengths.set_all(all);
         self.means().iter().zip(means).for_each(|(mean, value)| mean.set(value));
         self.ratios().iter().zip(ratios).for_each(|(ratio, sums)| ratio.set(sums));
         Ok(1)
@@ -82,12 +82,13 @@ impl Model {
 
     /// The groups that have learned something: first the one whose times count where nothing else is known.
     fn write_groups(&self) -> Vec<RecordWriter> {
-        let mut groups = self.groups();
+        let mut groups = self.groups.all();
         groups.retain(|(_, group)| !group.is_new());
         let text = |key: &GroupKey| [key.accelerator(), key.role()].map(|label| label.map(str::to_owned));
-        groups.sort_by_cached_key(|(key, group)| (!Arc::ptr_eq(group, &self.default), text(key)));
+        groups.sort_by_cached_key(|(key, group)| (!Arc::ptr_eq(group, self.groups.first()), text(key)));
         let write = |(key, group): &(GroupKey, Arc<Group>)| {
             let mut out = RecordWriter(vec![GROUP]);
+            out.u64(self.transfers());
             key.write(&mut out);
             group.write(&mut out);
             out
@@ -95,13 +96,18 @@ impl Model {
         groups.iter().map(write).collect()
     }
 
-    fn read_group(&self, record: &mut RecordReader<'_>) -> Result<u64, MalformedRecord> {
-        let key = GroupKey::read(record)?;
+    fn read_group(&self, record: &mut RecordReader<'_>, cx: &Import<'_>) -> Result<u64, MalformedRecord> {
+        let (transfers, key) = (record.u64()?, GroupKey::read(record)?);
         // Read by any group: the bounds are the same.
-        let learned = self.default.read(record)?;
+        let mut learned = self.groups.first().read(record, cx)?;
         end(*record)?;
-        let Some(group) = self.group_of(key) else { return Ok(0) };
-        Ok(u64::from(group.replace(learned)))
+        if !self.has_transfers(transfers) {
+            learned.forget_transfers();
+        }
+        let place = (cx.snapshot, cx.now_ms);
+        let group = self.groups.of_record(key, learned.observed_ms(), place, self.initial_rate());
+        let Some(group) = group else { return Ok(0) };
+        Ok(u64::from(group.replace(learned, cx.now_ms)))
     }
 
     fn write_endpoints(&self, snapshot: &Snapshot) -> Vec<RecordWriter> {
@@ -113,6 +119,7 @@ impl Model {
         let known: Vec<_> = known.take(MOST_ENDPOINTS).collect();
         let write = |some: &[(&Arc<Endpoint>, &Arc<Backlog>)]| {
             let mut out = RecordWriter(vec![ENDPOINTS]);
+            out.u64(self.transfers());
             for (endpoint, backlog) in some {
                 out.endpoint(endpoint, backlog.started());
                 backlog.write(&mut out);
@@ -122,19 +129,16 @@ impl Model {
         known.chunks(ENDPOINTS_AT_ONCE).map(write).collect()
     }
 
-    fn read_endpoints(
-        &self,
-        record: &mut RecordReader<'_>,
-        snapshot: &Snapshot,
-    ) -> Result<u64, MalformedRecord> {
-        let mut all = Vec::new();
+    fn read_endpoints(&self, record: &mut RecordReader<'_>, cx: &Import<'_>) -> Result<u64, MalformedRecord> {
+        let (transfers, mut all) = (record.u64()?, Vec::new());
         while !record.is_empty() {
-            all.push((record.endpoint(snapshot)?, LearnedEndpoint::read(record)?));
+            all.push((record.endpoint(cx.snapshot)?, LearnedEndpoint::read(record, cx)?));
         }
-        let mut taken = 0;
+        let (mut taken, has_transfers) = (0, self.has_transfers(transfers));
         for (named, learned) in all {
             let Some(endpoint) = named.same() else { continue };
-            taken += u64::from(self.backlog(endpoint).import(learned, named.started));
+            let learned = if has_transfers { learned } else { learned.without_link() };
+            taken += u64::from(self.backlog(endpoint).import(learned, named.started, cx.now_ms));
         }
         Ok(taken)
     }
@@ -176,244 +180,15 @@ impl Learned for Model {
     fn import(&self, record: &[u8], cx: &Import<'_>) -> Result<u64, MalformedRecord> {
         let mut record = RecordReader(record);
         match record.u8()? {
-            POOL => self.read_pool(&mut record),
-            GROUP => self.read_group(&mut record),
-            ENDPOINTS => self.read_endpoints(&mut record, cx.snapshot),
-            LENGTHS => self.lengths.import(&mut record),
+            POOL => self.read_pool(&mut record, cx),
+            GROUP => self.read_group(&mut record, cx),
+            ENDPOINTS => self.read_endpoints(&mut record, cx),
+            LENGTHS => self.lengths.import(&mut record, cx),
             _ => Err(MalformedRecord),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use proptest::prelude::*;
-    use usher_core::endpoints::{Clock, EndpointSpec, EngineTimes, Store};
-    use usher_core::random::mix;
-    use usher_plugin::MAX_RECORD;
-
-    use super::super::Kind;
-    use super::super::group::Steps;
-    use super::*;
-
-    const RATE: f64 = 16_000.0;
-
-    fn model() -> Model {
-        Model::new(RATE, Clock::stopped())
-    }
-
-    /// A pool of pods of these accelerators.
-    fn pool(accelerators: &[&str]) -> Arc<Snapshot> {
-        pool_of(0, accelerators)
-    }
-
-    /// The same with other pods.
-    fn pool_of(network: u8, accelerators: &[&str]) -> Arc<Snapshot> {
-        let store = Store::default();
-        let spec = |(number, accelerator): (u8, &&str)| {
-            let name = format!("pod-{network}-{number}");
-            let mut spec = EndpointSpec::new(name, ([10, 0, network, number], 80));
-            spec.labels.insert("llm-d.ai/accelerator".to_owned(), (*accelerator).to_owned());
-            spec
-        };
-        store.replace((1..).zip(accelerators).map(spec).collect());
-        store.snapshot()
-    }
-
-    /// Responses of endpoints that compute so many tokens per second; the first is half as fast.
-    fn learn(model: &Model, pods: &Snapshot, rates: &[f64], samples: u32) {
-        for n in 0..samples {
-            for (number, (endpoint, rate)) in pods.endpoints().iter().zip(rates).enumerate() {
-                let backlog = model.backlog(endpoint);
-                let tokens = f64::from(n % 7 + 1) * 400.0;
-                let factor = if number == 0 { 2.0 } else { 1.0 };
-                let seconds = factor * (0.02 + tokens / rate);
-                backlog.computed((0.0, tokens), tokens as u64, Some((seconds, 0.0)), Duration::ZERO);
-                let steps = Steps { requests: f64::from(n % 5), cached: 1000.0, computed: 0.0 };
-                backlog.group().steps(&steps, 0.01, 1.0);
-                backlog.group().first_residuals().record(0.3, 1.0, 1.2);
-                backlog.finished(Duration::from_secs(3));
-            }
-            model.note_output(model.lengths.kind("m", "short"), 20);
-            model.note_output(model.lengths.kind("m", "long"), 800);
-            model.note_times(Duration::from_millis(200), Duration::from_secs(2));
-            model.scale().observe(1500, 1000);
-            model.hits().observe(700, 2000, 0.9);
-        }
-    }
-
-    fn records(model: &Model, snapshot: &Snapshot) -> Vec<Vec<u8>> {
-        let mut records = Vec::new();
-        model.export(snapshot, &mut |record| {
-            records.push(record.to_vec());
-            true
-        });
-        assert!(records.iter().all(|record| record.len() <= MAX_RECORD));
-        records
-    }
-
-    fn import(model: &Model, records: &[Vec<u8>], snapshot: &Snapshot) -> u64 {
-        let cx = Import::new(snapshot, 1000, 1000, 0);
-        records.iter().map(|record| model.import(record, &cx).unwrap()).sum()
-    }
-
-    fn rates(model: &Model, snapshot: &Snapshot) -> Vec<f64> {
-        snapshot.endpoints().iter().map(|endpoint| model.backlog(endpoint).rate().round()).collect()
-    }
-
-    #[test]
-    fn model_of_another_process_expects_the_same() {
-        let (writer, reader, pods) = (model(), model(), pool(&["a", "a", "b"]));
-        learn(&writer, &pods, &[8000.0, 8000.0, 2000.0], 100);
-        let all = records(&writer, &pods);
-        assert_eq!(all, records(&writer, &pods), "as long as nothing is new");
-        // The pool, two groups, three endpoints, two flows.
-        assert_eq!(import(&reader, &all, &pods), 8);
-        assert_eq!(rates(&reader, &pods), rates(&writer, &pods));
-        assert!(rates(&reader, &pods)[0] < 0.7 * rates(&reader, &pods)[1], "one is slower");
-        let shown = |model: &Model| {
-            let backlog = model.backlog(&pods.endpoints()[0]);
-            let lengths = ["short", "long", "new"]
-                .map(|flow| model.lengths.expected(model.lengths.kind("m", flow), model.mean_output()));
-            let times =
-                (model.urgency(), backlog.hold(), model.scale().ratio(), model.hits().likely(700, 2000));
-            (lengths, times, backlog.speed(), model.report().groups)
-        };
-        assert_eq!(shown(&reader), shown(&writer));
-        let p90 =
-            |model: &Model| model.backlog(&pods.endpoints()[0]).group().first_residuals().quantile(0.3, 0.9);
-        assert!((p90(&reader) / p90(&writer) - 1.0).abs() < 1e-3);
-        assert_eq!(import(&reader, &all, &pods), 0, "nothing is known better");
-        // Both learn on alike.
-        for model in [&reader, &writer] {
-            learn(model, &pods, &[8000.0, 4000.0, 2000.0], 50);
-        }
-        assert_eq!(rates(&reader, &pods), rates(&writer, &pods));
-    }
-
-    #[test]
-    fn most_samples_count_and_among_enough_the_newest() {
-        let pods = pool(&["a", "a"]);
-        let written = |rate: f64, samples| {
-            let writer = model();
-            learn(&writer, &pods, &[rate, rate], samples);
-            (records(&writer, &pods), rates(&writer, &pods))
-        };
-        let (few, more) = (written(4000.0, 10), written(6000.0, 20));
-        for order in [[&few, &more], [&more, &few]] {
-            let reader = model();
-            for (records, _) in order {
-                import(&reader, records, &pods);
-            }
-            assert_eq!(rates(&reader, &pods), more.1);
-        }
-        // From the newest to the oldest.
-        let (enough, many, reader) = (written(8000.0, 60), written(1000.0, 500), model());
-        for (records, _) in [&few, &enough, &many] {
-            import(&reader, records, &pods);
-        }
-        assert_eq!(rates(&reader, &pods), enough.1);
-    }
-
-    #[test]
-    fn restarted_engine_starts_with_its_groups_times() {
-        let (writer, reader, pods) = (model(), model(), pool(&["a", "a"]));
-        let started = |started| {
-            let times = EngineTimes { started: Some(started), ..EngineTimes::default() };
-            pods.endpoints()[0].load().engine_times.set(times);
-        };
-        learn(&writer, &pods, &[8000.0, 8000.0], 1);
-        started(1000.0);
-        writer.follow(&pods);
-        learn(&writer, &pods, &[8000.0, 8000.0], 100);
-        let all = records(&writer, &pods);
-        assert!(rates(&writer, &pods)[0] < 0.7 * rates(&writer, &pods)[1]);
-        // The reader has not seen the engine yet.
-        let unread = pool(&["a", "a"]);
-        import(&reader, &all, &unread);
-        assert_eq!(rates(&reader, &unread), rates(&writer, &pods));
-        let times = EngineTimes { started: Some(2000.0), ..EngineTimes::default() };
-        unread.endpoints()[0].load().engine_times.set(times);
-        reader.follow(&unread);
-        let is_as_its_group = |model: &Model| {
-            let backlog = model.backlog(&unread.endpoints()[0]);
-            backlog.rate() == 1.0 / backlog.group().speed().per_token
-        };
-        assert!(is_as_its_group(&reader), "it has no speed of its own any more");
-        // It has seen it before.
-        let reader = model();
-        import(&reader, &all, &unread);
-        assert!(is_as_its_group(&reader));
-        assert_eq!(rates(&reader, &unread)[1], rates(&writer, &pods)[1]);
-    }
-
-    #[test]
-    fn pods_that_are_gone_leave_the_times_of_their_group() {
-        let (writer, reader, pods) = (model(), model(), pool(&["a", "b"]));
-        learn(&writer, &pods, &[8000.0, 2000.0], 100);
-        let others = pool_of(1, &["c", "c", "b"]);
-        assert_eq!(import(&reader, &records(&writer, &pods), &others), 5, "the pool, two groups, two flows");
-        let ours = rates(&reader, &others);
-        let group = writer.backlog(&pods.endpoints()[1]).group().speed();
-        assert_eq!(ours[2], (1.0 / group.per_token).round(), "a new pod of the same accelerator");
-        assert!(ours[2] < 0.5 * RATE);
-        assert_eq!(ours[..2], [RATE; 2]);
-    }
-
-    #[test]
-    fn records_of_large_pools_are_bounded() {
-        let accelerators: Vec<String> = (0..200).map(|n| n.to_string()).collect();
-        let accelerators: Vec<&str> = accelerators.iter().map(String::as_str).collect();
-        let (writer, pods) = (model(), pool(&accelerators));
-        learn(&writer, &pods, &[8000.0; 200], 2);
-        for flow in 0..5000 {
-            writer.note_output(writer.lengths.kind("m", &flow.to_string()), 100);
-        }
-        let all = records(&writer, &pods);
-        assert!(all.iter().map(Vec::len).sum::<usize>() < 4 << 20);
-        assert_ne!(writer.lengths.kind("m", "1"), Kind::default());
-        let mut passed = 0;
-        writer.export(&pods, &mut |_| {
-            passed += 1;
-            passed < 3
-        });
-        assert_eq!(passed, 3);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-
-        /// Whatever a record says, it is read or refused, and the model goes on with finite numbers.
-        #[test]
-        fn damaged_records_do_no_harm(seed: u64, cut: prop::sample::Index) {
-            let (writer, pods) = (model(), pool(&["a", "b"]));
-            learn(&writer, &pods, &[8000.0, 2000.0], 3);
-            let reader = model();
-            let cx = Import::new(&pods, 1000, 1000, 0);
-            for (n, record) in (0..).zip(records(&writer, &pods)) {
-                for round in 0..20 {
-                    let mut damaged = record.clone();
-                    for byte in 0..1 + round % 4 {
-                        let number = mix(seed ^ (n << 32 | round << 8 | byte));
-                        // The beginning of a record says the most.
-                        let within = if round % 2 == 0 { damaged.len() } else { damaged.len().min(200) };
-                        damaged[number as usize % within] = mix(number) as u8;
-                    }
-                    if round == 19 {
-                        damaged.truncate(cut.index(damaged.len()));
-                    }
-                    let _ = reader.import(&damaged, &cx);
-                }
-            }
-            learn(&reader, &pods, &[8000.0, 2000.0], 3);
-            let (all, report) = (rates(&reader, &pods), reader.report());
-            prop_assert!(all.iter().all(|rate| rate.is_finite() && *rate >= 0.0), "{:?}", all);
-            prop_assert!(report.groups.iter().all(|group| group.first_token_s.is_finite()));
-            prop_assert!(reader.urgency().is_finite() && reader.scale().ratio().is_finite());
-            let expected = reader.lengths.expected(reader.lengths.kind("m", "short"), reader.mean_output());
-            prop_assert!(expected.mean.is_finite() && expected.high.is_finite());
-        }
-    }
-}
+#[path = "learned_tests.rs"]
+mod tests;

@@ -10,10 +10,11 @@ use std::hash::SipHasher;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
-use usher_plugin::MalformedRecord;
+use usher_plugin::{Import, MalformedRecord};
 
-use super::mean::CLIP;
-use crate::record::{RecordReader, RecordWriter, knows_better};
+use super::evidence::{Evidence, Known};
+use super::length::Length;
+use crate::record::{RecordReader, RecordWriter};
 
 /// Models and flows whose lengths are kept at most. The least recently used go.
 const MOST: usize = 4096;
@@ -27,15 +28,6 @@ const LEAN: f64 = 8.0;
 /// Responses from which on quantiles count.
 const FEWEST: u32 = 8;
 
-/// Least weight of another response.
-const LEAST_SHARE: f64 = 0.02;
-
-/// Least step of a quantile, in mean deviations.
-const LEAST_STEP: f64 = 0.05;
-
-/// Smallest mean deviation of a logarithm that steps are made of.
-const LEAST_DEVIATION: f64 = 0.05;
-
 /// The model and flow of a request: a number that stands for both. 0: neither is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Kind(u64);
@@ -43,7 +35,7 @@ pub struct Kind(u64);
 /// Lengths of responses, in tokens.
 #[derive(Debug)]
 pub(super) struct Lengths {
-    /// Keys of the hash of models and flows: random, or of the replica whose lengths were taken over.
+    /// Keys of the hash of models and flows: random, until replicas agree on those of one of them. Clients don't know them.
     keys: [AtomicU64; 2],
     /// Counts decisions and responses: what was used last has the highest number.
     tick: AtomicU64,
@@ -54,13 +46,15 @@ pub(super) struct Lengths {
 #[derive(Debug, Default)]
 struct Kinds {
     by_kind: HashMap<Kind, Entry>,
-    all: Length,
+    /// Responses by the present keys, counting those of the replica that the keys are of.
+    responses: Evidence,
+    all: Known<Length>,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
     used: AtomicU64,
-    length: Length,
+    length: Known<Length>,
 }
 
 /// Tokens that are expected of a response.
@@ -97,19 +91,20 @@ impl Lengths {
     }
 
     /// A response had so many tokens, at least 1, where the pool's mean is `mean`.
-    pub(super) fn note(&self, kind: Kind, tokens: f64, mean: f64) {
-        let now = self.tick.fetch_add(1, Relaxed);
+    pub(super) fn note(&self, kind: Kind, tokens: f64, mean: f64, now_ms: u64) {
+        let tick = self.tick.fetch_add(1, Relaxed);
         let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
-        kinds.all.note(tokens, mean);
+        kinds.all.observed(now_ms).note(tokens, mean);
         if kind == Kind::default() {
             return;
         }
+        kinds.responses.count(now_ms);
         if kinds.by_kind.len() >= MOST && !kinds.by_kind.contains_key(&kind) {
             kinds.make_room();
         }
         let entry = kinds.by_kind.entry(kind).or_default();
-        entry.used.store(now, Relaxed);
-        entry.length.note(tokens, mean);
+        entry.used.store(tick, Relaxed);
+        entry.length.observed(now_ms).note(tokens, mean);
     }
 
     /// Tokens of a response to a request of this model and flow, where the pool's mean is
@@ -120,26 +115,26 @@ impl Lengths {
         if let Some(own) = own {
             own.used.store(self.tick.fetch_add(1, Relaxed), Relaxed);
         }
-        let own = own.map(|own| own.length).unwrap_or_default();
+        let own = own.map(|own| own.length.estimate).unwrap_or_default();
         let samples = f64::from(own.samples);
         let mean = (own.mean * samples + mean * LEAN) / (samples + LEAN);
-        let known = [own, kinds.all].into_iter().find(|length| length.samples >= FEWEST);
+        let known = [own, kinds.all.estimate].into_iter().find(|length| length.samples >= FEWEST);
         let high = known.map_or(mean, |length| length.high.max(length.median).exp());
         Expected { mean, high: high.max(mean) }
     }
 
     /// Lengths of all responses.
-    pub(super) fn all(&self) -> Length {
+    pub(super) fn all(&self) -> Known<Length> {
         self.kinds.read().unwrap_or_else(PoisonError::into_inner).all
     }
 
-    /// Replaces the lengths of all responses.
-    pub(super) fn set_all(&self, length: Length) {
-        self.kinds.write().unwrap_or_else(PoisonError::into_inner).all = length;
+    /// Takes over lengths of all responses that are known better. Returns whether they are.
+    pub(super) fn replace_all(&self, theirs: Known<Length>, now_ms: u64) -> bool {
+        theirs.replace(&mut self.kinds.write().unwrap_or_else(PoisonError::into_inner).all, now_ms)
     }
 
     /// Lengths by model and flow, those that were used last first.
-    pub(super) fn by_kind(&self) -> Vec<(Kind, Length)> {
+    pub(super) fn by_kind(&self) -> Vec<(Kind, Known<Length>)> {
         let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
         let used = |(kind, entry): (&Kind, &Entry)| (entry.used.load(Relaxed), *kind, entry.length);
         let mut all: Vec<_> = kinds.by_kind.iter().map(used).collect();
@@ -149,35 +144,47 @@ impl Lengths {
     }
 
     /// Writes lengths, with the keys of their hashes.
-    pub(super) fn write(&self, lengths: &[(Kind, Length)], out: &mut RecordWriter) {
+    pub(super) fn write(&self, lengths: &[(Kind, Known<Length>)], out: &mut RecordWriter) {
+        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
         self.keys().into_iter().for_each(|key| out.u64(key));
+        kinds.responses.write(out);
         for (kind, length) in lengths {
             out.u64(kind.0);
-            length.write(out);
+            length.write(out, Length::write);
         }
     }
 
-    /// Takes over lengths of another process that are known better there. Returns the number of those. Only those of the same keys
-    /// can be compared, which are taken over, too, while nothing is known here.
-    pub(super) fn import(&self, record: &mut RecordReader<'_>) -> Result<u64, MalformedRecord> {
-        let keys = [record.u64()?, record.u64()?];
+    /// Takes over lengths of another process that are known better there. Returns the number of those.
+    ///
+    /// Only those of the same keys can be compared. Of different ones, all replicas go on with the same: then those by the
+    /// others are forgotten, as no names are kept to hash again.
+    pub(super) fn import(
+        &self,
+        record: &mut RecordReader<'_>,
+        cx: &Import<'_>,
+    ) -> Result<u64, MalformedRecord> {
+        let (keys, responses) = ([record.u64()?, record.u64()?], Evidence::read(record, cx)?);
         let mut lengths = Vec::new();
         while !record.is_empty() {
-            lengths.push((Kind(record.u64()?.max(1)), Length::read(record)?));
+            lengths.push((Kind(record.u64()?.max(1)), Known::read(record, cx, Length::read)?));
         }
         let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
-        if kinds.by_kind.is_empty() {
-            self.keys.iter().zip(keys).for_each(|(own, key)| own.store(key, Relaxed));
-        }
         if keys != self.keys() {
-            return Ok(0);
+            // The highest stay: roughly of the most responses lately, as counts go on while records are read.
+            let rank = |responses: Evidence, keys| (responses.magnitude(cx.now_ms), keys);
+            if rank(responses, keys) <= rank(kinds.responses, self.keys()) {
+                return Ok(0);
+            }
+            self.keys.iter().zip(keys).for_each(|(own, key)| own.store(key, Relaxed));
+            kinds.by_kind.clear();
+            kinds.responses = responses;
         }
         let mut taken = 0;
         // From the one that was used first to the last.
         for (kind, length) in lengths.into_iter().rev() {
             let has_room = kinds.by_kind.len() < MOST || kinds.by_kind.contains_key(&kind);
-            let ours = kinds.by_kind.get(&kind).map_or(0, |entry| entry.length.samples);
-            if has_room && length.knows_better(ours) {
+            let ours = kinds.by_kind.get(&kind).map(|entry| entry.length.evidence).unwrap_or_default();
+            if has_room && length.evidence.is_better(ours, cx.now_ms) {
                 let entry = kinds.by_kind.entry(kind).or_default();
                 entry.used.fetch_max(self.tick.fetch_add(1, Relaxed), Relaxed);
                 entry.length = length;
@@ -204,72 +211,10 @@ impl Kinds {
     }
 }
 
-/// Estimates of a length's distribution.
-///
-/// Quantiles follow the stochastic approximation of Robbins and Monro (1951): a response above
-/// the estimate moves it up by `p` of a step, one below it down by `1 − p`, so that it rests
-/// where a share `p` is below. Steps are in mean deviations of the logarithm, and don't shrink
-/// for ever, so that it follows a change.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Length {
-    samples: u32,
-    mean: f64,
-    /// Logarithms of the median and of the ninetieth percentile.
-    median: f64,
-    high: f64,
-    /// Mean distance of the logarithm from the median.
-    deviation: f64,
-}
-
-impl Length {
-    /// Returns `true` if it is of more responses than ours, up to those from which on it forgets.
-    pub(super) fn knows_better(&self, ours: u32) -> bool {
-        knows_better(self.samples.into(), ours.into(), 1.0 / LEAST_SHARE)
-    }
-
-    /// Responses so far.
-    pub(super) fn samples(&self) -> u32 {
-        self.samples
-    }
-
-    pub(super) fn write(&self, out: &mut RecordWriter) {
-        out.u64(self.samples.into());
-        out.f64s(&[self.mean, self.median, self.high, self.deviation]);
-    }
-
-    pub(super) fn read(record: &mut RecordReader<'_>) -> Result<Self, MalformedRecord> {
-        let samples = u32::try_from(record.u64()?).map_err(|_| MalformedRecord)?;
-        let mean = record.f64(0.0..=1e12)?;
-        // Of logarithms; a quantile may have been moved below 0 by short responses.
-        let [median, high, deviation] = record.f64s(&(-50.0..=50.0))?;
-        Ok(Self { samples, mean, median, high, deviation: deviation.max(0.0) })
-    }
-
-    /// Adds a response. The first is compared with the pool's mean.
-    fn note(&mut self, tokens: f64, pool: f64) {
-        let mean = if self.samples == 0 { pool } else { self.mean };
-        let tokens = tokens.min(mean.max(1.0) * CLIP);
-        let log = tokens.max(1.0).ln();
-        self.samples = self.samples.saturating_add(1);
-        if self.samples == 1 {
-            *self = Self { samples: 1, mean: tokens, median: log, high: log, deviation: LEAST_DEVIATION };
-            return;
-        }
-        let share = (1.0 / f64::from(self.samples)).max(LEAST_SHARE);
-        self.mean += (tokens - self.mean) * share;
-        self.deviation += ((log - self.median).abs() - self.deviation) * share;
-        // For numbers that are spread evenly these steps are the best: 1/n over their density.
-        let step =
-            self.deviation.max(LEAST_DEVIATION) * (4.0 / f64::from(self.samples)).clamp(LEAST_STEP, 1.0);
-        let moved = |estimate: f64, p: f64| estimate + step * if log > estimate { p } else { p - 1.0 };
-        self.median = moved(self.median, 0.5);
-        self.high = moved(self.high, 0.9);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use usher_core::endpoints::Snapshot;
     use usher_core::random::mix;
 
     /// Evenly in 0..1.
@@ -283,40 +228,14 @@ mod tests {
     }
 
     #[test]
-    fn length_quantiles_approach_those_of_responses() {
-        for (samples, times) in [(60, 1.6), (500, 1.3), (3000, 1.3)] {
-            let mut length = Length::default();
-            for n in 0..samples {
-                length.note(tokens(n, 50.0, 2000.0) as f64, 200.0);
-            }
-            for (got, expected) in
-                [(length.median.exp(), 316.0), (length.high.exp(), 1383.0), (length.mean, 529.0)]
-            {
-                let ratio: f64 = got / expected;
-                assert!(ratio < times && ratio > 1.0 / times, "{samples}: {got} is not {expected}");
-            }
-        }
-    }
-
-    #[test]
-    fn length_quantiles_follow_longer_responses() {
-        let mut length = Length::default();
-        (0..2000).for_each(|n| length.note(tokens(n, 50.0, 100.0) as f64, 200.0));
-        assert!(length.high.exp() < 110.0, "{length:?}");
-        (0..400).for_each(|n| length.note(tokens(n, 500.0, 1000.0) as f64, 200.0));
-        assert!((450.0..1100.0).contains(&length.median.exp()), "{length:?}");
-        assert!((700.0..1400.0).contains(&length.high.exp()), "{length:?}");
-    }
-
-    #[test]
     fn new_models_and_flows_expect_the_mean() {
         let lengths = Lengths::default();
         let (short, long) = (lengths.kind("m", "short"), lengths.kind("m", "long"));
         assert_ne!(short, lengths.kind("mshort", ""));
         assert_eq!(lengths.expected(short, 200.0), Expected { mean: 200.0, high: 200.0 });
         for n in 0..200 {
-            lengths.note(short, tokens(n, 10.0, 30.0) as f64, 200.0);
-            lengths.note(long, tokens(n, 1000.0, 3000.0) as f64, 200.0);
+            lengths.note(short, tokens(n, 10.0, 30.0) as f64, 200.0, 0);
+            lengths.note(long, tokens(n, 1000.0, 3000.0) as f64, 200.0, 0);
         }
         let (short, long) = (lengths.expected(short, 900.0), lengths.expected(long, 900.0));
         assert!(short.mean < 80.0 && short.high < 80.0, "{short:?}");
@@ -330,44 +249,94 @@ mod tests {
         let lengths = Lengths::default();
         let kind = |n: usize| lengths.kind("m", &n.to_string());
         for n in 0..MOST {
-            lengths.note(kind(n), 10.0, 200.0);
+            lengths.note(kind(n), 10.0, 200.0, 0);
         }
         // Used again in a decision, and so not among the oldest.
         lengths.expected(kind(0), 100.0);
         for n in 0..10 * MOST {
-            lengths.note(kind(MOST + n), 10.0, 200.0);
+            lengths.note(kind(MOST + n), 10.0, 200.0, 0);
             assert!(lengths.len() <= MOST);
             if n == 0 {
                 assert!(lengths.expected(kind(0), 100.0).mean < 100.0, "it is still known");
                 assert_eq!(lengths.expected(kind(1), 100.0).mean, 100.0, "it is forgotten");
             }
         }
-        lengths.note(Kind::default(), 10.0, 200.0);
+        lengths.note(Kind::default(), 10.0, 200.0, 0);
         assert!(lengths.len() <= MOST);
+    }
+
+    /// Responses of a flow that all have so many tokens.
+    fn respond(lengths: &Lengths, flow: &str, tokens: f64, samples: u32) {
+        (0..samples).for_each(|_| lengths.note(lengths.kind("m", flow), tokens, 200.0, 0));
+    }
+
+    fn record(lengths: &Lengths) -> Vec<u8> {
+        let mut out = RecordWriter::default();
+        lengths.write(&lengths.by_kind(), &mut out);
+        out.0
+    }
+
+    fn import(lengths: &Lengths, record: &[u8]) -> Result<u64, MalformedRecord> {
+        let snapshot = Snapshot::new(1, Vec::new());
+        lengths.import(&mut RecordReader(record), &Import::new(&snapshot, 1, 1, 0))
+    }
+
+    fn expect(lengths: &Lengths, flow: &str) -> Expected {
+        lengths.expected(lengths.kind("m", flow), 200.0)
     }
 
     #[test]
     fn lengths_of_another_process_are_found_by_its_keys() {
-        let (writer, other, reader) = (Lengths::default(), Lengths::default(), Lengths::default());
-        for lengths in [&writer, &other] {
-            for (flow, tokens) in [("short", 20.0), ("long", 2000.0)] {
-                (0..100).for_each(|_| lengths.note(lengths.kind("m", flow), tokens, 200.0));
-            }
-        }
-        let record = |lengths: &Lengths| {
-            let mut out = RecordWriter::default();
-            lengths.write(&lengths.by_kind(), &mut out);
-            out.0
-        };
+        let (writer, reader) = (Lengths::default(), Lengths::default());
+        respond(&writer, "short", 20.0, 100);
+        respond(&writer, "long", 2000.0, 100);
         assert_eq!(writer.by_kind()[0].0, writer.kind("m", "long"), "the last");
-        let import = |bytes: &[u8]| reader.import(&mut RecordReader(bytes));
-        assert_eq!(import(&record(&writer)), Ok(2));
+        assert_eq!(import(&reader, &record(&writer)), Ok(2));
         for flow in ["short", "long"] {
-            let expected = writer.expected(writer.kind("m", flow), 200.0);
-            assert_eq!(reader.expected(reader.kind("m", flow), 200.0), expected, "{flow}");
+            assert_eq!(expect(&reader, flow), expect(&writer, flow), "{flow}");
         }
-        assert_eq!((import(&record(&writer)), import(&record(&other))), (Ok(0), Ok(0)));
-        assert_eq!(import(&record(&writer)[..90]), Err(MalformedRecord));
+        assert_eq!(import(&reader, &record(&writer)), Ok(0));
+        assert_eq!(import(&reader, &record(&writer)[..90]), Err(MalformedRecord));
+    }
+
+    #[test]
+    fn replicas_that_start_together_agree_on_keys() {
+        // By chance either has the larger keys.
+        for _ in 0..20 {
+            let all = [(); 3].map(|()| Lengths::default());
+            for (lengths, flow) in all.iter().zip(["a", "b", "c"]) {
+                respond(lengths, flow, 20.0, 100);
+            }
+            for _ in 0..2 {
+                let records: Vec<_> = all.iter().map(record).collect();
+                all.iter().for_each(|lengths| records.iter().for_each(|record| _ = import(lengths, record)));
+            }
+            assert!(all.iter().all(|lengths| lengths.keys() == all[0].keys()));
+            respond(&all[0], "d", 2000.0, 100);
+            respond(&all[1], "e", 20.0, 100);
+            import(&all[1], &record(&all[0])).unwrap();
+            import(&all[0], &record(&all[1])).unwrap();
+            for flow in ["d", "e"] {
+                assert_eq!(expect(&all[0], flow), expect(&all[1], flow), "{flow}");
+            }
+            assert!(expect(&all[1], "d").mean > 1000.0 && expect(&all[0], "e").mean < 100.0);
+        }
+    }
+
+    #[test]
+    fn keys_of_more_responses_stay() {
+        for _ in 0..20 {
+            let (old, new) = (Lengths::default(), Lengths::default());
+            respond(&old, "long", 2000.0, 1000);
+            respond(&new, "short", 20.0, 10);
+            let keys = old.keys();
+            assert_eq!((import(&old, &record(&new)), old.keys()), (Ok(0), keys));
+            assert_eq!((import(&new, &record(&old)), new.keys()), (Ok(1), keys));
+            // A third, of a replica that has adopted the keys, is as old as they are.
+            let third = Lengths::default();
+            respond(&third, "short", 20.0, 100);
+            assert_eq!((import(&new, &record(&third)), new.keys()), (Ok(0), keys));
+        }
     }
 
     #[test]
@@ -375,9 +344,9 @@ mod tests {
         for before in [0, 1, 100] {
             let lengths = Lengths::default();
             let kind = lengths.kind("m", "f");
-            (0..before).for_each(|_| lengths.note(kind, 200.0, 200.0));
-            lengths.note(kind, 1e18, 200.0);
-            (0..50).for_each(|_| lengths.note(kind, 200.0, 200.0));
+            (0..before).for_each(|_| lengths.note(kind, 200.0, 200.0, 0));
+            lengths.note(kind, 1e18, 200.0, 0);
+            (0..50).for_each(|_| lengths.note(kind, 200.0, 200.0, 0));
             let expected = lengths.expected(kind, 200.0);
             assert!(expected.mean < 300.0 && expected.high < 1600.0, "{before}: {expected:?}");
         }

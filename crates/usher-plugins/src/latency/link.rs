@@ -11,8 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use usher_core::endpoints::Nearness;
-use usher_plugin::MalformedRecord;
+use usher_core::random::mix;
+use usher_plugin::{Import, MalformedRecord};
 
+use super::evidence::Known;
 use super::fit::Fit;
 use super::time::nanos;
 use crate::record::{RecordReader, RecordWriter};
@@ -31,17 +33,27 @@ const LEAST: [f64; 2] = [0.5, 0.01];
 /// Seconds per token that a KV cache takes between two endpoints alone on their link, by how
 /// near they are, as configured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Transfers([f64; Nearness::ALL.len()]);
+pub struct Transfers {
+    per_token: [f64; Nearness::ALL.len()],
+    fingerprint: u64,
+}
 
 impl Transfers {
     /// Transfers at these bytes per second, of so many bytes per token.
     pub fn new(bytes_per_second: impl Fn(Nearness) -> f64, bytes_per_token: f64) -> Self {
-        Self(Nearness::ALL.map(|nearness| bytes_per_token / bytes_per_second(nearness)))
+        let per_token = Nearness::ALL.map(|nearness| bytes_per_token / bytes_per_second(nearness));
+        let fingerprint = per_token.iter().fold(0, |hash, seconds| mix(hash ^ seconds.to_bits()));
+        Self { per_token, fingerprint: fingerprint.max(1) }
+    }
+
+    /// A number that other transfers don't have; not 0.
+    pub(super) fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 
     /// Seconds per token.
     pub fn per_token(&self, nearness: Nearness) -> f64 {
-        self.0.get(nearness as usize).copied().unwrap_or_default()
+        self.per_token.get(nearness as usize).copied().unwrap_or_default()
     }
 }
 
@@ -55,7 +67,7 @@ pub(super) struct Link {
     /// Times that a transfer takes as long as configured, as `f64` bits.
     factor: AtomicU64,
     // Taken when a first token comes of a prompt that another endpoint computed.
-    fit: Mutex<Fit<2>>,
+    fit: Mutex<Known<Fit<2>>>,
 }
 
 impl Default for Link {
@@ -64,7 +76,7 @@ impl Default for Link {
             until: AtomicU64::new(0),
             tokens: AtomicI64::new(0),
             factor: AtomicU64::new(1f64.to_bits()),
-            fit: Mutex::new(Fit::with_deviation(EXPECTED, LEAST, DEVIATION)),
+            fit: Mutex::new(Known::new(Fit::with_deviation(EXPECTED, LEAST, DEVIATION))),
         }
     }
 }
@@ -99,31 +111,42 @@ impl Link {
 
     /// A first token came after so many seconds, where computing the prompt and waiting should
     /// have taken `computed`, and moving it alone `alone` as configured.
-    pub(super) fn observe(&self, computed: f64, alone: f64, seconds: f64) {
+    pub(super) fn observe(&self, computed: f64, alone: f64, seconds: f64, now_ms: u64) {
         let mut fit = self.fit();
-        fit.observe(&[computed, alone], seconds);
+        fit.observed(now_ms).observe(&[computed, alone], seconds);
         self.factor.store(fit.coefficients()[1].to_bits(), Relaxed);
+    }
+
+    /// Forgets what was learned.
+    pub(super) fn forget(&self) {
+        let Self { fit, factor, .. } = Self::default();
+        *self.fit() = fit.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.factor.store(factor.into_inner(), Relaxed);
     }
 
     /// Writes what was learned.
     pub(super) fn write(&self, out: &mut RecordWriter) {
-        self.fit().write(out);
+        self.fit().write(out, Fit::write);
     }
 
     /// Reads what another process learned.
-    pub(super) fn read(&self, record: &mut RecordReader<'_>) -> Result<Fit<2>, MalformedRecord> {
-        self.fit().read(record)
+    pub(super) fn read(
+        &self,
+        record: &mut RecordReader<'_>,
+        cx: &Import<'_>,
+    ) -> Result<Known<Fit<2>>, MalformedRecord> {
+        Known::read(record, cx, |record| self.fit().estimate.read(record))
     }
 
     /// Takes that over if it is known better. Returns whether it is.
-    pub(super) fn replace(&self, theirs: Fit<2>) -> bool {
+    pub(super) fn replace(&self, theirs: Known<Fit<2>>, now_ms: u64) -> bool {
         let mut fit = self.fit();
-        let is_better = theirs.replace(&mut fit);
+        let is_better = theirs.replace(&mut fit, now_ms);
         self.factor.store(fit.coefficients()[1].to_bits(), Relaxed);
         is_better
     }
 
-    fn fit(&self) -> MutexGuard<'_, Fit<2>> {
+    fn fit(&self) -> MutexGuard<'_, Known<Fit<2>>> {
         self.fit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

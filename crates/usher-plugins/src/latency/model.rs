@@ -1,6 +1,5 @@
 //! Bookings and learned state of all endpoints.
 
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,13 +12,15 @@ use usher_core::request::Request;
 use super::accuracy::Prediction;
 use super::arrivals::Arrivals;
 use super::backlog::Backlog;
-use super::group::{Group, GroupKey};
+use super::groups::Groups;
 use super::hits::Hits;
 use super::lengths::{Kind, Lengths};
+use super::link::Transfers;
 use super::mean::Mean;
 use super::predicted::Accuracies;
 use super::scale::TokenScale;
 use super::targets::Recent;
+use super::time::millis;
 
 /// Tokens of a response that are expected before any was seen.
 const OUTPUT: f64 = 200.0;
@@ -29,9 +30,6 @@ const OUTPUT: f64 = 200.0;
 const URGENT: f64 = 2.0;
 const MOST_URGENT: f64 = 20.0;
 
-/// Groups at most; further endpoints share the last.
-const MOST_GROUPS: usize = 256;
-
 /// Backlogs and speeds of all endpoints that requests were sent to.
 #[derive(Debug)]
 pub struct Model {
@@ -39,10 +37,10 @@ pub struct Model {
     /// Tokens that endpoints are taken to compute per second before anything is learned, as
     /// `f64` bits.
     initial_rate: AtomicU64,
+    /// Fingerprint of the configured transfers, of which learned ones are multiples; 0: they are not known.
+    transfers: AtomicU64,
     pub(super) entries: ArcSwap<Vec<Option<Entry>>>,
-    groups: Mutex<HashMap<GroupKey, Arc<Group>>>,
-    /// The first group. Endpoints that nothing was sent to are taken to be as fast.
-    pub(super) default: Arc<Group>,
+    pub(super) groups: Groups,
     pub(super) traffic: Traffic,
     /// Mean tokens of a response.
     pub(super) mean_output: Mean,
@@ -95,9 +93,9 @@ impl Model {
         Self {
             clock,
             initial_rate: AtomicU64::new(initial_rate.to_bits()),
+            transfers: AtomicU64::new(0),
             entries: ArcSwap::default(),
-            groups: Mutex::default(),
-            default: Arc::new(Group::new(initial_rate)),
+            groups: Groups::new(initial_rate),
             traffic: Traffic::default(),
             mean_output: Mean::expected(OUTPUT),
             mean_first: Mean::default(),
@@ -118,23 +116,38 @@ impl Model {
             return;
         }
         self.initial_rate.store(rate.to_bits(), Relaxed);
-        self.default.expect(rate);
-        self.groups
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .for_each(|group| group.expect(rate));
+        self.groups.expect(rate);
+    }
+
+    /// Expects these transfers from now on, and forgets how many times as long as in an earlier configuration they took.
+    pub(super) fn moves_at(&self, transfers: &Transfers) {
+        let now = transfers.fingerprint();
+        if self.transfers() == now {
+            return;
+        }
+        let before = self.transfers.swap(now, Relaxed);
+        if before == 0 || before == now {
+            return;
+        }
+        self.entries.load().iter().flatten().for_each(|entry| entry.backlog.link().forget());
+        self.groups.all().iter().for_each(|(_, group)| group.forget_transfers());
+    }
+
+    /// Fingerprint of the configured transfers; 0: they are not known.
+    pub(super) fn transfers(&self) -> u64 {
+        self.transfers.load(Relaxed)
+    }
+
+    /// Returns `true` if these transfers are the configured ones, which they are taken to be before the first decision.
+    pub(super) fn has_transfers(&self, theirs: u64) -> bool {
+        self.transfers
+            .compare_exchange(0, theirs, Relaxed, Relaxed)
+            .map_or_else(|ours| ours == theirs, |_| true)
     }
 
     /// Tokens per second that endpoints are configured to compute.
     pub(super) fn initial_rate(&self) -> f64 {
         f64::from_bits(self.initial_rate.load(Relaxed))
-    }
-
-    /// All groups.
-    pub(super) fn groups(&self) -> Vec<(GroupKey, Arc<Group>)> {
-        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.iter().map(|(key, group)| (key.clone(), Arc::clone(group))).collect()
     }
 
     /// Accuracy of what the latest decisions predicted.
@@ -166,8 +179,8 @@ impl Model {
     }
 
     /// A response had so many tokens.
-    pub(super) fn note_output(&self, kind: Kind, tokens: u64) {
-        self.lengths.note(kind, tokens as f64, self.mean_output());
+    pub(super) fn note_output(&self, kind: Kind, tokens: u64, now: Duration) {
+        self.lengths.note(kind, tokens as f64, self.mean_output(), millis(now));
         self.mean_output.note_clipped(tokens as f64);
     }
 
@@ -194,21 +207,26 @@ impl Model {
         if let Some(Some(entry)) = self.entries.load().get(number) {
             return Arc::clone(&entry.backlog);
         }
-        self.entry(endpoint, |_| true)
+        self.entry(endpoint, None)
     }
 
-    /// The endpoint's backlog, an empty one unless there is one that stays.
-    fn entry(&self, endpoint: &Endpoint, stays: impl Fn(&Entry) -> bool) -> Arc<Backlog> {
+    /// The endpoint's backlog, an empty one unless there is one. `before`: that of the engine before it started anew, which goes.
+    fn entry(&self, endpoint: &Endpoint, before: Option<&Arc<Backlog>>) -> Arc<Backlog> {
         let _writing = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let number = endpoint.slot().number() as usize;
         let mut entries = Vec::clone(&self.entries.load());
         if entries.len() <= number {
             entries.resize(number + 1, None);
         }
-        let kept = entries[number].take().filter(stays);
-        let entry = kept.unwrap_or_else(|| Entry {
-            slot: Arc::clone(endpoint.slot()),
-            backlog: Arc::new(Backlog::new(self.group(endpoint))),
+        let goes = |entry: &Entry| before.is_some_and(|before| Arc::ptr_eq(&entry.backlog, before));
+        let kept = entries[number].take().filter(|entry| !goes(entry));
+        let entry = kept.unwrap_or_else(|| {
+            let group = self.groups.of(endpoint, self.initial_rate());
+            let backlog = match before {
+                Some(_) => Backlog::restarted(group, millis(self.clock.elapsed())),
+                None => Backlog::new(group),
+            };
+            Entry { slot: Arc::clone(endpoint.slot()), backlog: Arc::new(backlog) }
         });
         let backlog = Arc::clone(&entry.backlog);
         entries[number] = Some(entry);
@@ -221,9 +239,9 @@ impl Model {
     /// times stay.
     pub(super) fn watch(&self, endpoint: &Endpoint) {
         let backlog = self.backlog(endpoint);
-        if !backlog.read_times(endpoint.load()) {
+        if !backlog.read_times(endpoint.load(), &self.clock) {
             tracing::info!(endpoint = %endpoint.id(), "engine restarted; relearning its endpoint's latency");
-            self.entry(endpoint, |entry| !Arc::ptr_eq(&entry.backlog, &backlog));
+            self.entry(endpoint, Some(&backlog));
         }
     }
 
@@ -246,21 +264,5 @@ impl Model {
             let kept = entries.iter().map(|entry| entry.clone().filter(|_| !is_gone(entry)));
             self.entries.store(Arc::new(kept.collect()));
         }
-    }
-
-    /// The group that an endpoint belongs to.
-    fn group(&self, endpoint: &Endpoint) -> Arc<Group> {
-        self.group_of(GroupKey::of(endpoint)).unwrap_or_else(|| Arc::clone(&self.default))
-    }
-
-    /// The group of these labels; `None`: there are too many others.
-    pub(super) fn group_of(&self, key: GroupKey) -> Option<Arc<Group>> {
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let rate = self.initial_rate();
-        Some(match groups.len() {
-            0 => Arc::clone(groups.entry(key).or_insert_with(|| Arc::clone(&self.default))),
-            MOST_GROUPS.. => Arc::clone(groups.get(&key)?),
-            _ => Arc::clone(groups.entry(key).or_insert_with(|| Arc::new(Group::new(rate)))),
-        })
     }
 }

@@ -26,9 +26,10 @@ impl Model {
 }
 
 impl Persistent for Model {
-    fn sweep(&self, snapshot: &Snapshot, _now_ms: u64) {
+    fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
         self.warn_of_constants();
         self.follow(snapshot);
+        self.groups.sweep(snapshot, now_ms);
     }
 
     fn learned(&self) -> Option<&dyn Learned> {

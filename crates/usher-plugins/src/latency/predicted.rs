@@ -1,6 +1,8 @@
 //! Times that were predicted for one request when it was decided, compared with those that
 //! it took.
 
+use std::time::Duration;
+
 use super::accuracy::{Accuracy, COVERED};
 use super::backlog::Backlog;
 use super::cost::{Speed, State, TokenCounts};
@@ -62,10 +64,10 @@ impl Predicted {
     }
 
     /// Tokens came every so many seconds, on average.
-    pub(super) fn steps(&self, backlog: &Backlog, all: &Accuracies, seconds: f64) {
+    pub(super) fn steps(&self, backlog: &Backlog, all: &Accuracies, seconds: f64, now: Duration) {
         self.step.compare(seconds, backlog.group().step_residuals(), &all.step);
         let (requests, cached) = self.beside;
-        backlog.responded(requests, cached, seconds);
+        backlog.responded(requests, cached, seconds, now);
     }
 }
 

@@ -52,6 +52,9 @@ impl Reader {
     pub fn read(&self) -> Table<'_> {
         // An earlier configuration decides its last requests beside the present one.
         self.model.starts_at(self.rate.get());
+        if let Some(transfers) = self.transfers.get() {
+            self.model.moves_at(transfers);
+        }
         self.model.read()
     }
 

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::accuracy::Prediction;
 use super::cost::Speed;
-use super::group::{Group, GroupKey};
+use super::group::Group;
+use super::groups::GroupKey;
 use super::model::Model;
 
 /// Learned times to a first token from which on a learned throughput says something.
@@ -108,7 +109,7 @@ impl Model {
     /// Logs where a configured throughput is far from the learned one, once.
     pub(super) fn warn_of_constants(&self) {
         let configured = self.initial_rate();
-        for (key, group) in self.groups() {
+        for (key, group) in self.groups.all() {
             let report = GroupReport::of(&key, &group, configured);
             if group.warns(report.is_far()) {
                 tracing::warn!(
@@ -126,7 +127,7 @@ impl Model {
     pub fn report(&self) -> Report {
         let configured = self.initial_rate();
         let mut groups: Vec<GroupReport> =
-            self.groups().iter().map(|(key, group)| GroupReport::of(key, group, configured)).collect();
+            self.groups.all().iter().map(|(key, group)| GroupReport::of(key, group, configured)).collect();
         groups.sort_by(|a, b| (&a.accelerator, &a.role).cmp(&(&b.accelerator, &b.role)));
         Report { peak_prefill_throughput: configured, groups, prediction: self.prediction() }
     }

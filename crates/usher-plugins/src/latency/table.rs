@@ -116,7 +116,7 @@ impl Table<'_> {
 
     /// The endpoint's group; the first of all while nothing was sent there.
     pub(super) fn group(&self, endpoint: &Endpoint) -> &Group {
-        self.known(endpoint).map_or(&*self.model.default, Backlog::group)
+        self.known(endpoint).map_or(&**self.model.groups.first(), Backlog::group)
     }
 
     /// Weight of a second before a first token, of a second of a response being 1.
