@@ -193,6 +193,7 @@ impl PrefixMetrics {
 /// Numbers of the learned state that replicas hand on.
 #[derive(Clone, Debug)]
 pub(super) struct LearnedMetrics {
+    pub(super) connected: IntGauge,
     bytes: IntCounterVec,
     pub(super) imported: IntCounterVec,
     ignored: IntCounterVec,
@@ -203,7 +204,12 @@ impl LearnedMetrics {
         let counters = |name, help, label| {
             register(registry, IntCounterVec::new(Opts::new(name, help), &[label])?, None)
         };
+        let connected = IntGauge::new(
+            "usher_replicas_learned_connected",
+            "1 while sessions and learned latencies are handed on, or there are none to hand on; 0: this replica knows only what it learned itself.",
+        )?;
         Ok(Self {
+            connected: register(registry, connected, None)?,
             bytes: counters(
                 "usher_replicas_learned_bytes_total",
                 "Bytes of sessions and learned latencies: sent to the state store, or received from other replicas.",
