@@ -13,7 +13,7 @@ use usher_core::memory::Budget;
 use usher_core::prefix::share::{Exchange, Fingerprint, Received};
 use usher_core::prefix::{Adder, OriginId};
 
-use super::entries::Entry;
+use super::entries::{Entry, Payload};
 use super::failure::Failure;
 use super::metrics::PrefixMetrics;
 use super::position::Position;
@@ -162,10 +162,14 @@ impl Prefixes {
         Ok(())
     }
 
-    fn receive(&mut self, (id, payload): Entry) {
+    fn receive(&mut self, Entry { id, payload }: Entry) {
         if !self.position.read(id) {
             return;
         }
+        let payload = match payload {
+            Payload::Read(payload) => payload,
+            Payload::LeftOut(bytes) => return self.exchange.skip(id, bytes),
+        };
         let received = self.exchange.receive(id, &payload, self.clock.now_ms());
         if let Received::Foreign { fingerprint, first: true } = received {
             tracing::info!(
@@ -197,8 +201,13 @@ impl Prefixes {
         if page.is_empty() {
             warm_up.page(&mut self.exchange, [], self.clock.now_ms());
         }
-        for (id, payload) in page {
-            warm_up.page(&mut self.exchange, [(id, payload.as_slice())], self.clock.now_ms());
+        for Entry { id, payload } in page {
+            match payload {
+                Payload::Read(payload) => {
+                    warm_up.page(&mut self.exchange, [(id, payload.as_slice())], self.clock.now_ms());
+                }
+                Payload::LeftOut(bytes) => warm_up.skip(&mut self.exchange, id, bytes),
+            }
             if warm_up.is_over() {
                 break;
             }

@@ -20,7 +20,7 @@ use super::*;
 use crate::settings::{StateStoreSettings, StoreAddress, StorePassword};
 
 /// A store with one stream.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Script {
     entries: Vec<(EntryId, Vec<u8>)>,
     last: u64,
@@ -29,7 +29,14 @@ struct Script {
     trims: usize,
 }
 
+/// Payload of an entry whose reply never ends, and its length.
+const ENDLESS: &[u8] = b"endless";
+const ENDLESS_BYTES: u64 = 3 << 30;
+
 fn text(bytes: &[u8]) -> Vec<u8> {
+    if bytes == ENDLESS {
+        return [format!("${ENDLESS_BYTES}\r\n").as_bytes(), &[b'x'; 100_000]].concat();
+    }
     [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
 }
 
@@ -77,7 +84,8 @@ impl Script {
             b"XREVRANGE" => {
                 let before = words[2].strip_prefix(b"(").and_then(entries::id);
                 let older = |(at, _): &&(EntryId, Vec<u8>)| before.is_none_or(|before| *at < before);
-                Self::list(self.entries.iter().rev().filter(older).take(2))
+                let count = if words[5] == b"1" { 1 } else { 2 };
+                Self::list(self.entries.iter().rev().filter(older).take(count))
             }
             b"XTRIM" => {
                 self.trims += 1;
@@ -92,12 +100,20 @@ impl Script {
 }
 
 /// Serves a connection until it ends.
-async fn serve(stream: Arc<Mutex<Script>>, mut bytes: DuplexStream) {
+async fn serve(script: Arc<Mutex<Script>>, mut bytes: DuplexStream) {
     let mut commands = Decoder::default();
     loop {
         while let Some(Value::List(command)) = commands.next().unwrap() {
-            let reply = stream.lock().unwrap().reply(&command);
+            let mut reply = script.lock().unwrap().reply(&command);
+            let length = text(ENDLESS);
+            let endless = reply.windows(length.len()).position(|window| window == length);
+            if let Some(at) = endless {
+                reply.truncate(at + length.len());
+            }
             bytes.write_all(&reply).await.unwrap();
+            if endless.is_some() {
+                std::future::pending().await
+            }
         }
         if bytes.read_buf(&mut commands.bytes).await.unwrap() == 0 {
             return;
@@ -127,7 +143,7 @@ impl Replica {
         let fingerprint =
             Fingerprint::of(Scheme { producer: ("p", "p"), block_tokens, follows_engines: false });
         let connector = Connector {
-            store: StateStoreSettings::at(StoreAddress::tcp(false, "a").unwrap()),
+            store: StateStoreSettings::at(StoreAddress::Unix("/no/such/socket".into())),
             name: "a".to_owned(),
             metrics: ReplicasMetrics::register(&Registry::new()).unwrap(),
         };
@@ -385,4 +401,32 @@ async fn entries_that_are_too_long_are_damaged_and_hold_up_nothing() {
     }
     assert!(c.warm.try_recv().is_ok());
     assert_eq!(c.found(&[1]), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn entry_whose_reply_is_late_is_skipped_and_counts_with_all_its_bytes() {
+    let script = Arc::<Mutex<Script>>::default();
+    let (mut a, mut b) = (Replica::new(&script, 16), Replica::new(&script, 16));
+    b.turn(50).await.unwrap();
+    for block in 1..=3 {
+        a.add(&[block * 10]);
+        a.turn(block * 100).await.unwrap();
+    }
+    script.lock().unwrap().entries.insert(2, (EntryId { ms: 2, seq: 1 }, ENDLESS.to_vec()));
+    let copy = Arc::new(Mutex::new(script.lock().unwrap().clone()));
+    let mut c = Replica::new(&copy, 16);
+    for (replica, script) in [(&mut b, &script), (&mut c, &copy)] {
+        let mut connections = 1;
+        while replica.turn(400).await.is_err() {
+            assert!(connections < 8, "the reply is waited for again and again");
+            replica.connect(script);
+            connections += 1;
+        }
+        let malformed = replica.counted(&replica.prefixes.metrics.ignored, "malformed");
+        assert_eq!((replica.found(&[30]), malformed), (1, 1));
+        assert!(replica.prefixes.exchange.stream_bytes() < BOUND, "too much of it");
+        let ids: Vec<u64> = script.lock().unwrap().entries.iter().map(|(id, _)| id.ms).collect();
+        assert_eq!(ids, [3]);
+    }
+    assert_eq!((b.found(&[10]), b.found(&[20])), (1, 1));
 }

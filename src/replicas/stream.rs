@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use usher_core::prefix::share::EntryId;
 
 use super::connection::{CONNECT, Connection, Connector};
-use super::entries::{self, Entry};
+use super::entries::{self, Entry, Payload};
 use super::failure::Failure;
 use super::resp::Value;
 
@@ -27,6 +27,8 @@ pub(super) struct Page {
     pub(super) entries: Vec<Entry>,
     /// Nothing is behind them.
     pub(super) is_last: bool,
+    /// It is a single entry that did not come in time.
+    is_cut: bool,
 }
 
 /// A stream, and the start of the replica that waits for it.
@@ -38,6 +40,8 @@ pub(super) struct Stream {
     /// Told once when the start has nothing left to wait for.
     warm: Option<oneshot::Sender<()>>,
     pub(super) connection: Option<Connection>,
+    /// Entries of the next page.
+    count: usize,
 }
 
 impl Stream {
@@ -48,7 +52,7 @@ impl Stream {
         connected: IntGauge,
         warm: oneshot::Sender<()>,
     ) -> Self {
-        Self { connector, key, connected, warm: Some(warm), connection: None }
+        Self { connector, key, connected, warm: Some(warm), connection: None, count: PAGE }
     }
 
     /// Has the start wait no longer.
@@ -65,27 +69,67 @@ impl Stream {
         self.connected.set(0);
     }
 
-    /// Id of the oldest entry.
+    /// Id of the oldest entry. One that does not come in time is dropped: no look at the beginning would ever end.
     pub(super) async fn oldest(&mut self) -> Result<Option<EntryId>, Failure> {
-        let entries = entries::of_range(self.ask("XRANGE", &[b"-", b"+", b"COUNT", b"1"]).await?);
-        Ok(entries.first().map(|(id, _)| *id))
+        let key = self.key.clone();
+        let command: [&[u8]; 5] = [b"XRANGE", key.as_bytes(), b"-", b"+", b"COUNT"];
+        let page = self.page(&command, 1, entries::of_range).await?;
+        let Some(id) = page.entries.first().map(|entry| entry.id) else { return Ok(None) };
+        if page.is_cut {
+            self.trim(EntryId { seq: id.seq.saturating_add(1), ..id }).await?;
+        }
+        Ok(Some(id))
     }
 
     /// Entries behind this one.
     pub(super) async fn after(&mut self, id: EntryId) -> Result<Page, Failure> {
-        let (count, key, id) = (PAGE.to_string(), self.key.clone(), id.to_string());
-        let command = [b"XREAD", b"COUNT", count.as_bytes(), b"STREAMS", key.as_bytes(), id.as_bytes()];
-        let entries = entries::of_key(self.send(&command).await?, key.as_bytes());
-        Ok(Page { is_last: entries.len() < PAGE, entries })
+        let (key, id) = (self.key.clone(), id.to_string());
+        let command: [&[u8]; 5] = [b"XREAD", b"COUNT", b"STREAMS", key.as_bytes(), id.as_bytes()];
+        self.page(&command, PAGE, |reply| entries::of_key(reply, key.as_bytes())).await
     }
 
     /// Entries before this one, or the stream's end, the newest first.
     pub(super) async fn before(&mut self, id: Option<EntryId>) -> Result<Page, Failure> {
-        let before = id.map_or("+".to_owned(), |id| format!("({id}"));
-        let count = PAGE.to_string();
-        let arguments: [&[u8]; 4] = [before.as_bytes(), b"-", b"COUNT", count.as_bytes()];
-        let entries = entries::of_range(self.ask("XREVRANGE", &arguments).await?);
-        Ok(Page { is_last: entries.len() < PAGE, entries })
+        let (key, before) = (self.key.clone(), id.map_or("+".to_owned(), |id| format!("({id}")));
+        let command: [&[u8]; 5] = [b"XREVRANGE", key.as_bytes(), before.as_bytes(), b"-", b"COUNT"];
+        self.page(&command, PAGE, entries::of_range).await
+    }
+
+    /// Entries that a command reads, fewer after a reply that was late. One that doesn't even come alone, and is too long to
+    /// be a replica's, is left out: behind it there may be others.
+    async fn page(
+        &mut self,
+        command: &[&[u8]],
+        most: usize,
+        entries_of: impl Fn(Value) -> Vec<Entry>,
+    ) -> Result<Page, Failure> {
+        loop {
+            let count = self.count.min(most);
+            let text = count.to_string();
+            let words = command.iter().flat_map(|word| {
+                let count = (*word == b"COUNT").then_some(text.as_bytes());
+                std::iter::once(*word).chain(count)
+            });
+            let late = match self.send(&words.collect::<Vec<_>>()).await {
+                Ok(reply) => {
+                    self.count = self.count.max(count * 2).min(PAGE);
+                    let entries = entries_of(reply);
+                    return Ok(Page { is_last: entries.len() < count, is_cut: false, entries });
+                }
+                Err(failure @ Failure::Timeout(_)) => failure,
+                Err(failure) => return Err(failure),
+            };
+            self.count = 1;
+            // The rest of the reply is still on its way there.
+            let Some(Connection { mut decoder, .. }) = self.connection.take() else { return Err(late) };
+            if count > 1 && !decoder.bytes.is_empty() {
+                continue;
+            }
+            let entries = decoder.cut_short().map(&entries_of).unwrap_or_default();
+            let [Entry { id, payload: Payload::LeftOut(bytes) }] = entries[..] else { return Err(late) };
+            tracing::warn!(stream = %self.key, entry = %id, bytes, "an entry is too long to come in time; it is left out");
+            return Ok(Page { entries, is_last: false, is_cut: true });
+        }
     }
 
     /// Adds an entry of this field, and drops the oldest ones beyond a number. Returns its id.

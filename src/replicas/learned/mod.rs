@@ -20,7 +20,7 @@ use usher_plugin::State;
 
 use self::history::History;
 use self::transfer::{Aged, Tally, export, import};
-use super::entries::Entry;
+use super::entries::{Entry, Payload};
 use super::failure::Failure;
 use super::metrics::LearnedMetrics;
 use super::stream::{PAGE, Stream};
@@ -42,8 +42,8 @@ const KEPT_MS: u64 = 120_000;
 /// Entries of the stream at most: 32 MiB.
 const MOST_ENTRIES: usize = 512;
 
-/// Pages that are read in a row at most: those of the whole stream.
-const MOST_PAGES: usize = MOST_ENTRIES.div_ceil(PAGE);
+/// Pages that are read in a row at most: those of the whole stream, of which some are shorter after a late one.
+const MOST_PAGES: usize = 2 * MOST_ENTRIES.div_ceil(PAGE);
 
 /// Time for all that is left to do at the end.
 const END: Duration = Duration::from_secs(2);
@@ -124,10 +124,8 @@ impl LearnedExchange {
         let (mut history, mut before, mut newest) = (History::default(), None, None);
         for _ in 0..MOST_PAGES {
             let page = stream.before(before).await?;
-            let (Some((first, _)), Some((oldest, _))) = (page.entries.first(), page.entries.last()) else {
-                break;
-            };
-            let (newest, oldest) = (*newest.get_or_insert(*first), *oldest);
+            let (Some(first), Some(oldest)) = (page.entries.first(), page.entries.last()) else { break };
+            let (newest, oldest) = (*newest.get_or_insert(first.id), oldest.id);
             let is_last = page.is_last || oldest.ms.saturating_add(KEPT_MS) < newest.ms;
             before = Some(oldest);
             (history, imported) = self.import(page.entries, Some(history), imported).await;
@@ -145,8 +143,8 @@ impl LearnedExchange {
     async fn read(&mut self, stream: &mut Stream) -> Result<(), Failure> {
         for _ in 0..MOST_PAGES {
             let page = stream.after(self.last.unwrap_or_default()).await?;
-            let Some((newest, _)) = page.entries.last() else { break };
-            self.last = Some(*newest);
+            let Some(newest) = page.entries.last() else { break };
+            self.last = Some(newest.id);
             self.import(page.entries, None, 0).await;
             if page.is_last {
                 break;
@@ -161,7 +159,14 @@ impl LearnedExchange {
         // Of the server's clock; of that of this machine it should be near.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        let aged = move |(id, bytes): Entry| (now.saturating_sub(id.ms), bytes);
+        let aged = move |Entry { id, payload }: Entry| {
+            let bytes = match payload {
+                Payload::Read(bytes) => bytes,
+                // Counts as damaged.
+                Payload::LeftOut(_) => Vec::new(),
+            };
+            (now.saturating_sub(id.ms), bytes)
+        };
         let imported = tokio::task::spawn_blocking(move || {
             let (entries, mut history): (Aged, _) = (page.into_iter().map(aged).collect(), history);
             let tally = import(&state, &endpoints, origin, &entries, history.as_mut());
