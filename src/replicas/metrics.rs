@@ -78,6 +78,7 @@ impl ReplicasMetrics {
         Report {
             is_connected: self.connected.get() == 1,
             shares_prefixes: connected.get() == 1,
+            shares_learned: self.learned.connected.get() == 1,
             ages: ages.filter_map(named).collect(),
             received_bytes: self.received.get(),
             sent_bytes: self.sent.get(),
@@ -111,6 +112,7 @@ impl ReplicasMetrics {
 pub struct Report {
     is_connected: bool,
     shares_prefixes: bool,
+    shares_learned: bool,
     /// Names of the other replicas, and seconds since each was heard.
     ages: BTreeMap<String, f64>,
     received_bytes: u64,
