@@ -12,7 +12,7 @@ const REMEDIES: [(&[&str], &str); 9] = [
     ),
     (
         &["tls"],
-        "Give --state-store-ca-file what signed the store's certificate, which has to name its host, and let it ask its clients for none (tls-auth-clients no).",
+        "Give --state-store-ca-file what signed the store's certificate, which has to name its host, and --state-store-client-cert-file what it asks its clients for, unless tls-auth-clients is no.",
     ),
     (
         &["password", "password_missing"],
