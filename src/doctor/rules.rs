@@ -205,6 +205,9 @@ rules! {
     STATE_STORE_PREFIXES: Wrong "state-store-prefixes",
         "The picker doesn't know prefixes that other replicas sent, and starts cold: engines compute prompts again that another of them holds.",
         "See the picker's log: it names each cause once, and what to do.";
+    STATE_STORE_LEARNED: Wrong "state-store-learned",
+        "The picker starts without sessions and learned latencies, and doesn't know the sessions of other replicas: their requests lose their endpoints.",
+        "See the picker's log: it names each cause once, and what to do.";
     POD_METRICS_UNREACHABLE: Wrong "pod-metrics-unreachable",
         "The picker knows nothing of this server's load and guesses; others get its share, or it is sent too much.",
         "Let the server serve /metrics on the port that requests go to, or set port, path and scheme of metrics-data-source; look at NetworkPolicies.";

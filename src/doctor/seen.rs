@@ -159,13 +159,15 @@ pub struct PickerPage {
     pub state_store: Option<StateStore>,
 }
 
-/// Connections of a picker to the store through which replicas share their load and prefixes.
+/// Connections of a picker to the store through which replicas share their load, prefixes and learned state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateStore {
     /// It is connected now.
     pub is_connected: bool,
     /// `true` if prefixes should be shared and aren't.
     pub lacks_prefixes: bool,
+    /// `true` if learned state should be handed on and isn't.
+    pub lacks_learned: bool,
     /// Connections that failed or ended since the picker's start, by reason.
     pub failures: BTreeMap<String, u64>,
 }

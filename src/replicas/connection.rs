@@ -92,9 +92,9 @@ impl Connector {
         if !tls {
             return Ok(Box::new(stream));
         }
-        let ca_cert = self.store.ca_file.clone();
-        let settings = TlsSettings { insecure_skip_verify: false, ca_cert, client_cert: None };
-        // Read again for every connection: authorities are replaced, too.
+        let (ca_cert, client_cert) = (self.store.ca_file.clone(), self.store.client_cert.clone());
+        let settings = TlsSettings { insecure_skip_verify: false, ca_cert, client_cert };
+        // Read again for every connection: authorities and certificates are replaced, too.
         let client = tokio::task::spawn_blocking(move || TlsClient::load_for(&settings, b"")).await;
         let client = client.map_err(|error| Failure::Tls(error.to_string()))?;
         let client = client.map_err(|error| Failure::Tls(error.to_string()))?;

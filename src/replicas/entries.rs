@@ -4,8 +4,21 @@ use usher_core::prefix::share::EntryId;
 
 use super::resp::Value;
 
-/// An entry: its id, and the bytes of its first field. An entry of another form has no bytes, but counts as read.
-pub(super) type Entry = (EntryId, Vec<u8>);
+/// An entry of a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) id: EntryId,
+    pub(super) payload: Payload,
+}
+
+/// Content of an entry.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Payload {
+    /// Value of the one field, as replicas write it.
+    Read(Vec<u8>),
+    /// Of another form, or too long to be a replica's: bytes of all fields.
+    LeftOut(u64),
+}
 
 /// The entries in the reply to `XRANGE` or `XREVRANGE`. Elements without an id are left out.
 pub(super) fn of_range(reply: Value) -> Vec<Entry> {
@@ -35,12 +48,20 @@ fn entry(entry: Value) -> Option<Entry> {
     let mut parts = parts.into_iter();
     let id = id(parts.next()?.text()?)?;
     let payload = match parts.next() {
-        Some(Value::List(fields)) => fields.into_iter().nth(1),
-        _ => None,
+        Some(Value::List(mut fields)) => match &mut fields[..] {
+            [Value::Text(_), Value::Text(payload)] => Payload::Read(std::mem::take(payload)),
+            fields => Payload::LeftOut(fields.iter().map(bytes).fold(0, u64::saturating_add)),
+        },
+        other => Payload::LeftOut(other.as_ref().map_or(0, bytes)),
     };
-    match payload {
-        Some(Value::Text(payload)) => Some((id, payload)),
-        _ => Some((id, Vec::new())),
+    Some(Entry { id, payload })
+}
+
+fn bytes(value: &Value) -> u64 {
+    match value {
+        Value::Text(text) => text.len() as u64,
+        Value::LeftOut(bytes) => *bytes,
+        _ => 0,
     }
 }
 
@@ -53,16 +74,25 @@ mod tests {
     }
 
     #[test]
-    fn malformed_entries_have_no_bytes() {
+    fn entries_of_another_form_are_left_out_with_their_size() {
         let list = |values: Vec<Value>| Value::List(values);
         let whole = list(vec![text("5-1"), list(vec![text("b"), text("payload")])]);
-        let others = [Value::Null, list(Vec::new()), list(vec![text("b")]), Value::Integer(1)];
-        let others = others.map(|fields| list(vec![text("6-0"), fields]));
+        let others = [
+            (Value::Null, 0),
+            (list(Vec::new()), 0),
+            (list(vec![text("b")]), 1),
+            (Value::Integer(1), 0),
+            (Value::LeftOut(7), 7),
+            (list(vec![text("b"), Value::LeftOut(u64::MAX)]), u64::MAX),
+            (list(vec![text("b"), text("12"), text("c"), text("345")]), 7),
+        ];
+        let id = |ms, seq| EntryId { ms, seq };
+        let mut expected = vec![Entry { id: id(5, 1), payload: Payload::Read(b"payload".to_vec()) }];
+        let left_out = |(_, bytes): &(_, u64)| Entry { id: id(6, 0), payload: Payload::LeftOut(*bytes) };
+        expected.extend(others.iter().map(left_out));
+        let others = others.map(|(fields, _)| list(vec![text("6-0"), fields]));
         let no_entries = [list(vec![text("x"), Value::Null]), Value::Integer(1), list(Vec::new())];
         let all = list([whole].into_iter().chain(others).chain(no_entries).collect());
-        let id = |ms, seq| EntryId { ms, seq };
-        let mut expected = vec![(id(5, 1), b"payload".to_vec())];
-        expected.extend(vec![(id(6, 0), Vec::new()); 4]);
         assert_eq!(of_range(all.clone()), expected);
         assert_eq!(of_key(list(vec![text("other"), Value::Null, text("k"), all.clone()]), b"k"), expected);
         assert_eq!(of_key(list(vec![text("other"), all]), b"k"), []);

@@ -30,7 +30,7 @@ pub(super) enum Failure {
     #[error("can't connect: {0}; check that the store runs, its address, and what lies between")]
     Connect(#[source] io::Error),
     #[error(
-        "no TLS: {0}; check --state-store-ca-file, the server's certificate, and that it asks for none of its clients (tls-auth-clients no)"
+        "no TLS: {0}; check --state-store-ca-file, the server's certificate, and --state-store-client-cert-file, which it asks for unless tls-auth-clients is no"
     )]
     Tls(String),
     #[error("no reply within {0:?}; the store hangs, or does not speak RESP (or needs TLS: rediss://)")]

@@ -25,6 +25,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::queue::{FlowService, QueueState};
 
+/// Version of the format above, that of release 0.1.0. Raised with every change of it since, as readers know a message by
+/// its version alone: replicas of either side of an update reject and count each other's, and know their own load meanwhile.
 const VERSION: u8 = 1;
 const ASKS: u8 = 1;
 const HAS_SERVICE: u8 = 2;
@@ -302,6 +304,28 @@ mod tests {
     }
 
     #[test]
+    fn format_of_version_1_stays() {
+        let sent = Message {
+            origin: Origin(0x0102),
+            sequence: 0x0304,
+            asks: true,
+            name: "a".to_owned(),
+            counters: vec![String::new(), "b".to_owned()],
+            endpoints: vec![(EndpointKey(5), message(1).endpoints[0].1)],
+            draining: vec![EndpointKey(6)],
+            queue: QueueState { waiting: vec![(-1, 8)] },
+            service: Some(vec![FlowService { priority: -2, flow: 9, tokens: 10 }]),
+        };
+        let expected = "\
+            01 03 02010000000000000000000000000000 0403000000000000 0161 02 00 0162 \
+            01000000 05000000000000000000000000000000 01000000 00000000 00000000 e8030000 \
+            01000000 06000000000000000000000000000000 01000000 ffffffff 08000000 \
+            01000000 feffffff 0900000000000000 0a000000";
+        let bytes: String = sent.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(bytes, expected.replace(' ', ""), "another format is another version");
+    }
+
+    #[test]
     fn rows_beyond_the_bounds_are_left_out() {
         let mut sent = message(MOST_ENDPOINTS + 5);
         sent.draining = vec![EndpointKey(1); MOST_ENDPOINTS + 5];
@@ -320,7 +344,10 @@ mod tests {
             assert_eq!(Message::decode(&bytes[..length]), Err(Malformed::Length), "{length}");
         }
         assert_eq!(Message::decode(&[bytes.clone(), vec![0]].concat()), Err(Malformed::Length));
-        assert_eq!(Message::decode(&[&[2], &bytes[1..]].concat()), Err(Malformed::Version));
+        for version in [0, 2] {
+            let other = [&[version], &bytes[1..], &[0; 9]].concat();
+            assert_eq!(Message::decode(&other), Err(Malformed::Version), "whatever follows");
+        }
         let mut too_many = message(0).encode();
         let draining = too_many.len() - 8;
         too_many.truncate(draining + 4);

@@ -78,6 +78,7 @@ impl ReplicasMetrics {
         Report {
             is_connected: self.connected.get() == 1,
             shares_prefixes: connected.get() == 1,
+            shares_learned: self.learned.connected.get() == 1,
             ages: ages.filter_map(named).collect(),
             received_bytes: self.received.get(),
             sent_bytes: self.sent.get(),
@@ -111,6 +112,7 @@ impl ReplicasMetrics {
 pub struct Report {
     is_connected: bool,
     shares_prefixes: bool,
+    shares_learned: bool,
     /// Names of the other replicas, and seconds since each was heard.
     ages: BTreeMap<String, f64>,
     received_bytes: u64,
@@ -193,6 +195,7 @@ impl PrefixMetrics {
 /// Numbers of the learned state that replicas hand on.
 #[derive(Clone, Debug)]
 pub(super) struct LearnedMetrics {
+    pub(super) connected: IntGauge,
     bytes: IntCounterVec,
     pub(super) imported: IntCounterVec,
     ignored: IntCounterVec,
@@ -203,7 +206,12 @@ impl LearnedMetrics {
         let counters = |name, help, label| {
             register(registry, IntCounterVec::new(Opts::new(name, help), &[label])?, None)
         };
+        let connected = IntGauge::new(
+            "usher_replicas_learned_connected",
+            "1 while sessions and learned latencies are handed on, or there are none to hand on; 0: this replica knows only what it learned itself.",
+        )?;
         Ok(Self {
+            connected: register(registry, connected, None)?,
             bytes: counters(
                 "usher_replicas_learned_bytes_total",
                 "Bytes of sessions and learned latencies: sent to the state store, or received from other replicas.",

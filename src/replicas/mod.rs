@@ -6,8 +6,9 @@
 //! is ever read from it. Prefixes go through a stream, which every replica reads (`prefixes`), and sessions and learned models
 //! through another (`learned`).
 //!
-//! Four tasks, none on the path of a request: `link` passes messages on, `driver` owns the numbers, `prefixes` and `learned` have
-//! a `connection` (RESP3, `resp`) each, so that no kind of state waits for another or fails with it.
+//! Four tasks, none on the path of a request: `link` passes messages on, `driver` owns the numbers, `prefixes` and `learned` take
+//! `turns` at a `stream` each, over a `connection` (RESP3, `resp`) of its own, so that no kind of state waits for another or fails
+//! with it.
 //! While the store is slow, newer messages replace older ones; while it is away, the others' numbers expire.
 
 mod connection;
@@ -24,6 +25,8 @@ mod prefixes;
 mod publisher;
 mod queue;
 mod resp;
+mod stream;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,9 +115,12 @@ pub struct PrefixParts {
 /// Shares the prefixes of a pool until it is dropped. The store may be away, also at the start.
 pub async fn share_prefixes(store: StateStoreSettings, parts: PrefixParts) {
     let PrefixParts { endpoints, indexes, clock, budget, pool, replica, metrics, warm } = parts;
+    let (shown, connected) = (metrics.prefixes.clone(), metrics.prefixes.connected.clone());
     let connector = connection::Connector { store, name: message::short_name(&replica), metrics };
-    let stream = (connector, stream(&pool), StreamBound::DEFAULT);
-    prefixes::Prefixes::new(stream, (clock, &budget), indexes, endpoints, warm).run().await;
+    let mut stream = stream::Stream::new(connector, key(&pool, "prefixes"), connected, warm);
+    let memory = (StreamBound::DEFAULT, &budget);
+    let mut prefixes = prefixes::Prefixes::new(memory, clock, indexes, endpoints, shown);
+    turns::take_turns(&mut stream, &mut prefixes).await;
 }
 
 /// Parts of a pool whose learned state is handed on.
@@ -136,19 +142,15 @@ pub struct LearnedParts {
 /// Hands on what plugins of a pool learned, until `ending` and a last time then. The store may be away, also at the start.
 pub async fn share_learned(store: StateStoreSettings, parts: LearnedParts, ending: CancellationToken) {
     let LearnedParts { endpoints, state, pool, replica, metrics, warm } = parts;
+    let (learned, connected) = (metrics.learned.clone(), metrics.learned.connected.clone());
     let connector = connection::Connector { store, name: message::short_name(&replica), metrics };
-    let stream = (connector, learned_stream(&pool));
-    learned::LearnedExchange::new(stream, (state, endpoints), warm).run(ending).await;
+    let stream = stream::Stream::new(connector, key(&pool, "learned"), connected, warm);
+    learned::LearnedExchange::new(state, endpoints, learned).run(stream, ending).await;
 }
 
 /// Key of a pool's stream, which a database has for itself.
-fn stream(pool: &str) -> String {
-    format!("usher:v1:{{{pool}}}:prefixes")
-}
-
-/// Key of the stream of learned state, likewise.
-fn learned_stream(pool: &str) -> String {
-    format!("usher:v1:{{{pool}}}:learned")
+fn key(pool: &str, stream: &str) -> String {
+    format!("usher:v1:{{{pool}}}:{stream}")
 }
 
 /// Channel of a pool in a database, of which servers know nothing where they pass messages on. In braces is what
@@ -166,7 +168,6 @@ mod tests {
     fn pools_and_databases_have_names_of_their_own() {
         assert_eq!(super::channel("models/llama", 0), "usher:v1:{models/llama}:load");
         assert_eq!(super::channel("models/llama", 2), "usher:v1:{models/llama}:2:load");
-        assert_eq!(super::stream("models/llama"), "usher:v1:{models/llama}:prefixes");
-        assert_eq!(super::learned_stream("models/llama"), "usher:v1:{models/llama}:learned");
+        assert_eq!(super::key("models/llama", "prefixes"), "usher:v1:{models/llama}:prefixes");
     }
 }

@@ -5,18 +5,23 @@ use std::sync::Mutex;
 
 use prometheus::{IntCounterVec, Registry};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::oneshot;
 use usher_core::endpoints::EndpointSpec;
 use usher_core::prefix::share::{EntryId, Scheme};
 use usher_core::prefix::{Blocks, Limits, PrefixIndex};
 
+use super::super::connection::{Connection, Connector};
+use super::super::entries;
 use super::super::metrics::ReplicasMetrics;
-use super::super::resp::Decoder;
+use super::super::resp::{Decoder, Value};
+use super::super::stream::PAGE;
+use super::super::turns::take_turns;
 use super::*;
 use crate::settings::{StateStoreSettings, StoreAddress, StorePassword};
 
-/// The stream of a store.
-#[derive(Default)]
-struct Stream {
+/// A store with one stream.
+#[derive(Clone, Default)]
+struct Script {
     entries: Vec<(EntryId, Vec<u8>)>,
     last: u64,
     /// Reply to `XADD` in place of an id.
@@ -24,11 +29,18 @@ struct Stream {
     trims: usize,
 }
 
+/// Payload of an entry whose reply never ends, and its length.
+const ENDLESS: &[u8] = b"endless";
+const ENDLESS_BYTES: u64 = 3 << 30;
+
 fn text(bytes: &[u8]) -> Vec<u8> {
+    if bytes == ENDLESS {
+        return [format!("${ENDLESS_BYTES}\r\n").as_bytes(), &[b'x'; 100_000]].concat();
+    }
     [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
 }
 
-impl Stream {
+impl Script {
     fn add(&mut self, payload: &[u8]) -> EntryId {
         self.last += 1;
         let id = EntryId { ms: self.last, seq: 0 };
@@ -72,7 +84,8 @@ impl Stream {
             b"XREVRANGE" => {
                 let before = words[2].strip_prefix(b"(").and_then(entries::id);
                 let older = |(at, _): &&(EntryId, Vec<u8>)| before.is_none_or(|before| *at < before);
-                Self::list(self.entries.iter().rev().filter(older).take(2))
+                let count = if words[5] == b"1" { 1 } else { 2 };
+                Self::list(self.entries.iter().rev().filter(older).take(count))
             }
             b"XTRIM" => {
                 self.trims += 1;
@@ -87,12 +100,20 @@ impl Stream {
 }
 
 /// Serves a connection until it ends.
-async fn serve(stream: Arc<Mutex<Stream>>, mut bytes: DuplexStream) {
+async fn serve(script: Arc<Mutex<Script>>, mut bytes: DuplexStream) {
     let mut commands = Decoder::default();
     loop {
         while let Some(Value::List(command)) = commands.next().unwrap() {
-            let reply = stream.lock().unwrap().reply(&command);
+            let mut reply = script.lock().unwrap().reply(&command);
+            let length = text(ENDLESS);
+            let endless = reply.windows(length.len()).position(|window| window == length);
+            if let Some(at) = endless {
+                reply.truncate(at + length.len());
+            }
             bytes.write_all(&reply).await.unwrap();
+            if endless.is_some() {
+                std::future::pending().await
+            }
         }
         if bytes.read_buf(&mut commands.bytes).await.unwrap() == 0 {
             return;
@@ -102,7 +123,7 @@ async fn serve(stream: Arc<Mutex<Stream>>, mut bytes: DuplexStream) {
 
 struct Replica {
     prefixes: Prefixes,
-    connection: Connection,
+    stream: Stream,
     clock: Clock,
     store: Arc<Store>,
     index: Arc<PrefixIndex>,
@@ -113,7 +134,7 @@ struct Replica {
 const BOUND: u64 = 1 << 20;
 
 impl Replica {
-    fn new(stream: &Arc<Mutex<Stream>>, block: u32) -> Self {
+    fn new(script: &Arc<Mutex<Script>>, block: u32) -> Self {
         let (clock, budget, store) = (Clock::stopped(), Arc::default(), Arc::new(Store::default()));
         store.replace(vec![EndpointSpec::new("a", ([10, 0, 0, 1], 8000))]);
         let index = Arc::new(PrefixIndex::new(Limits::default()));
@@ -122,18 +143,25 @@ impl Replica {
         let fingerprint =
             Fingerprint::of(Scheme { producer: ("p", "p"), block_tokens, follows_engines: false });
         let connector = Connector {
-            store: StateStoreSettings::at(StoreAddress::tcp(false, "a").unwrap()),
+            store: StateStoreSettings::at(StoreAddress::Unix("/no/such/socket".into())),
             name: "a".to_owned(),
             metrics: ReplicasMetrics::register(&Registry::new()).unwrap(),
         };
-        let (ours, theirs) = duplex(1 << 22);
-        tokio::spawn(serve(Arc::clone(stream), theirs));
         let (ready, warm) = oneshot::channel();
         let indexes: Indexes = Box::new(move || vec![(fingerprint, Arc::clone(&writer))]);
-        let place = (connector, "k".to_owned(), BOUND);
-        let prefixes = Prefixes::new(place, (clock.clone(), &budget), indexes, Arc::clone(&store), ready);
-        let connection = Connection::over(Box::new(ours));
-        Self { prefixes, connection, clock, store, index, warm }
+        let metrics = connector.metrics.prefixes.clone();
+        let stream = Stream::new(connector, "k".to_owned(), metrics.connected.clone(), ready);
+        let prefixes = Prefixes::new((BOUND, &budget), clock.clone(), indexes, Arc::clone(&store), metrics);
+        let mut replica = Self { prefixes, stream, clock, store, index, warm };
+        replica.connect(script);
+        replica
+    }
+
+    /// Has it use a new connection.
+    fn connect(&mut self, script: &Arc<Mutex<Script>>) {
+        let (ours, theirs) = duplex(1 << 22);
+        tokio::spawn(serve(Arc::clone(script), theirs));
+        self.stream.connection = Some(Connection::over(Box::new(ours)));
     }
 
     fn add(&self, hashes: &[u64]) {
@@ -143,8 +171,8 @@ impl Replica {
     /// Takes a turn at this time.
     async fn turn(&mut self, ms: u64) -> Result<(), Failure> {
         self.clock.set(Duration::from_millis(ms));
-        assert!(self.prefixes.follow());
-        self.prefixes.turn(&mut self.connection).await
+        assert!(self.prefixes.readiness() == Readiness::Ready);
+        self.prefixes.turn(&mut self.stream).await.map(drop)
     }
 
     /// Drops what has expired at this time.
@@ -191,11 +219,13 @@ async fn start_waits_neither_without_an_index_nor_where_somebody_has_to_help() {
     let mut none = Replica::new(&Arc::default(), 16);
     none.prefixes.indexes = Box::new(Vec::new);
     let mut refused = Replica::new(&Arc::default(), 16);
-    refused.prefixes.connector.store.password = Some(StorePassword::File("/no/such/file".into()));
+    refused.stream.connector.store.password = Some(StorePassword::File("/no/such/file".into()));
     for (replica, connected) in [(none, 1), (refused, 0)] {
-        let metrics = replica.prefixes.metrics.clone();
-        let running = tokio::spawn(replica.prefixes.run());
-        replica.warm.await.unwrap();
+        let Replica { mut prefixes, mut stream, warm, .. } = replica;
+        stream.disconnect();
+        let metrics = prefixes.metrics.clone();
+        let running = tokio::spawn(async move { take_turns(&mut stream, &mut prefixes).await });
+        warm.await.unwrap();
         assert_eq!(metrics.connected.get(), connected);
         running.abort();
     }
@@ -219,7 +249,7 @@ async fn warm_up_begins_once_endpoints_are_known() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_stream_is_filled_again() {
-    let stream = Arc::<Mutex<Stream>>::default();
+    let stream = Arc::<Mutex<Script>>::default();
     let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
     a.add(&[1, 2]);
     b.add(&[3]);
@@ -238,7 +268,7 @@ async fn lost_stream_is_filled_again() {
 
 #[tokio::test(start_paused = true)]
 async fn stream_that_is_lost_under_load_is_filled_again() {
-    let stream = Arc::<Mutex<Stream>>::default();
+    let stream = Arc::<Mutex<Script>>::default();
     let mut a = Replica::new(&stream, 16);
     a.add(&[1, 2]);
     a.turn(100).await.unwrap();
@@ -256,7 +286,7 @@ async fn stream_that_is_lost_under_load_is_filled_again() {
 
 #[tokio::test(start_paused = true)]
 async fn store_without_memory_is_read_and_gets_the_batch_later() {
-    let stream = Arc::<Mutex<Stream>>::default();
+    let stream = Arc::<Mutex<Script>>::default();
     let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
     a.add(&[1]);
     a.turn(100).await.unwrap();
@@ -272,7 +302,7 @@ async fn store_without_memory_is_read_and_gets_the_batch_later() {
 
 #[tokio::test(start_paused = true)]
 async fn stream_stays_within_its_bound() {
-    let stream = Arc::<Mutex<Stream>>::default();
+    let stream = Arc::<Mutex<Script>>::default();
     let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
     b.turn(0).await.unwrap();
     let blocks = |number: u64| (number * 1000..(number + 1) * 1000).collect::<Vec<_>>();
@@ -290,7 +320,7 @@ async fn stream_stays_within_its_bound() {
 
 #[tokio::test(start_paused = true)]
 async fn entries_of_other_blocks_and_no_batches_are_ignored_and_counted() {
-    let stream = Arc::<Mutex<Stream>>::default();
+    let stream = Arc::<Mutex<Script>>::default();
     let (mut a, mut other) = (Replica::new(&stream, 16), Replica::new(&stream, 32));
     a.turn(0).await.unwrap();
     other.add(&[1]);
@@ -308,10 +338,10 @@ async fn entries_of_other_blocks_and_no_batches_are_ignored_and_counted() {
 async fn store_that_sends_the_same_entries_again_holds_up_nothing() {
     let (ours, mut theirs) = duplex(1 << 22);
     let mut a = Replica::new(&Arc::default(), 16);
-    a.connection = Connection::over(Box::new(ours));
+    a.stream.connection = Some(Connection::over(Box::new(ours)));
     tokio::spawn(async move {
         let same = (EntryId { ms: 5, seq: 0 }, b"x".to_vec());
-        let page = Stream::list(std::iter::repeat_n(&same, PAGE));
+        let page = Script::list(std::iter::repeat_n(&same, PAGE));
         let mut commands = Decoder::default();
         loop {
             while let Some(Value::List(command)) = commands.next().unwrap() {
@@ -335,7 +365,7 @@ async fn store_that_sends_the_same_entries_again_holds_up_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn blocks_of_a_replica_that_is_gone_stay() {
-    let stream = Arc::<Mutex<Stream>>::default();
+    let stream = Arc::<Mutex<Script>>::default();
     let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
     b.turn(50).await.unwrap();
     a.add(&[1, 2]);
@@ -350,7 +380,7 @@ async fn blocks_of_a_replica_that_is_gone_stay() {
 
 #[tokio::test(start_paused = true)]
 async fn entries_that_are_too_long_are_damaged_and_hold_up_nothing() {
-    let stream = Arc::<Mutex<Stream>>::default();
+    let stream = Arc::<Mutex<Script>>::default();
     let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
     b.turn(50).await.unwrap();
     let lengths = [&[3 << 20][..], &[1_000_000; 9], &[5 << 20]].concat();
@@ -371,4 +401,32 @@ async fn entries_that_are_too_long_are_damaged_and_hold_up_nothing() {
     }
     assert!(c.warm.try_recv().is_ok());
     assert_eq!(c.found(&[1]), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn entry_whose_reply_is_late_is_skipped_and_counts_with_all_its_bytes() {
+    let script = Arc::<Mutex<Script>>::default();
+    let (mut a, mut b) = (Replica::new(&script, 16), Replica::new(&script, 16));
+    b.turn(50).await.unwrap();
+    for block in 1..=3 {
+        a.add(&[block * 10]);
+        a.turn(block * 100).await.unwrap();
+    }
+    script.lock().unwrap().entries.insert(2, (EntryId { ms: 2, seq: 1 }, ENDLESS.to_vec()));
+    let copy = Arc::new(Mutex::new(script.lock().unwrap().clone()));
+    let mut c = Replica::new(&copy, 16);
+    for (replica, script) in [(&mut b, &script), (&mut c, &copy)] {
+        let mut connections = 1;
+        while replica.turn(400).await.is_err() {
+            assert!(connections < 8, "the reply is waited for again and again");
+            replica.connect(script);
+            connections += 1;
+        }
+        let malformed = replica.counted(&replica.prefixes.metrics.ignored, "malformed");
+        assert_eq!((replica.found(&[30]), malformed), (1, 1));
+        assert!(replica.prefixes.exchange.stream_bytes() < BOUND, "too much of it");
+        let ids: Vec<u64> = script.lock().unwrap().entries.iter().map(|(id, _)| id.ms).collect();
+        assert_eq!(ids, [3]);
+    }
+    assert_eq!((b.found(&[10]), b.found(&[20])), (1, 1));
 }

@@ -46,6 +46,8 @@ pub(super) enum Value {
     Integer(i64),
     /// Nothing.
     Null,
+    /// A text or list that is too long and was left out: its bytes.
+    LeftOut(u64),
     /// Lists and sets; maps have keys and values in turn.
     List(Vec<Value>),
     /// Message that no command asked for, or the confirmation of a subscription.
@@ -95,6 +97,8 @@ pub(super) fn command(arguments: &[&[u8]], out: &mut Vec<u8>) {
 pub(super) struct Decoder {
     pub(super) bytes: BytesMut,
     skipped: Option<Skipped>,
+    /// Places among the bytes of what stands for a part that was left out, the first one first, and the bytes of each.
+    left_out: Vec<(usize, u64)>,
 }
 
 /// Part of a reply that is left out.
@@ -109,7 +113,7 @@ struct Skipped {
 }
 
 impl Decoder {
-    /// The next value; `None`: it isn't complete yet. In place of a text or list that is too long is [`Value::Null`].
+    /// The next value; `None`: it isn't complete yet.
     ///
     /// # Errors
     /// `Malformed` if the bytes are no RESP3, or a value is above its limit.
@@ -118,11 +122,12 @@ impl Decoder {
             if !self.skip()? {
                 return Ok(None);
             }
-            let mut reader = Reader { bytes: &self.bytes, whole: self.bytes.len(), values: 0 };
+            let mut reader = Reader::of(&self.bytes, &self.left_out);
             match reader.value(0) {
                 Ok(value) => {
-                    let read = self.bytes.len() - reader.bytes.len();
+                    let read = reader.read();
                     self.bytes.advance(read);
+                    self.left_out.clear();
                     return Ok(Some(value));
                 }
                 Err(Stop::TooLong { header, part }) => {
@@ -134,6 +139,7 @@ impl Decoder {
                     let at = header.start + mark.len();
                     self.bytes[header.start..at].copy_from_slice(mark);
                     self.cut(at..header.end);
+                    self.left_out.push((header.start, 0));
                     self.skipped = Some(Skipped { at, bytes, values });
                 }
                 Err(Stop::Incomplete) if self.bytes.len() > MOST_REPLY => {
@@ -151,11 +157,32 @@ impl Decoder {
         let mut behind = &self.bytes[skipped.at..];
         let is_over = skipped.drop_from(&mut behind)?;
         let end = self.bytes.len() - behind.len();
+        self.count(end - skipped.at);
         self.cut(skipped.at..end);
         if !is_over {
             self.skipped = Some(skipped);
         }
         Ok(is_over)
+    }
+
+    /// What has come of a value, if a part of it is left out. The rest of it is not to be read any more.
+    pub(super) fn cut_short(&mut self) -> Option<Value> {
+        if let Some(Skipped { at, bytes, .. }) = self.skipped.take() {
+            self.count(bytes);
+            self.bytes.truncate(at);
+            if self.bytes.ends_with(b"_") {
+                self.bytes.extend_from_slice(b"\r\n");
+            }
+        }
+        let mut reader = Reader { is_cut: true, ..Reader::of(&self.bytes, &self.left_out) };
+        reader.value(0).ok().filter(|_| !self.left_out.is_empty())
+    }
+
+    /// Adds bytes to those of the last part that was left out.
+    fn count(&mut self, bytes: usize) {
+        if let Some((_, counted)) = self.left_out.last_mut() {
+            *counted = counted.saturating_add(bytes as u64);
+        }
     }
 
     /// Takes bytes out, without a copy of those before them.
@@ -176,7 +203,7 @@ impl Skipped {
             if self.bytes > 0 || self.values == 0 {
                 return Ok(self.bytes == 0);
             }
-            let mut reader = Reader { bytes: behind, whole: behind.len(), values: 0 };
+            let mut reader = Reader::of(behind, &[]);
             let (bytes, values) = match reader.header() {
                 Ok(left) => left,
                 Err(Stop::Malformed(error)) => return Err(error),
@@ -222,21 +249,33 @@ struct Reader<'a> {
     whole: usize,
     /// Values begun.
     values: usize,
+    /// Those of the [`Decoder`].
+    left_out: &'a [(usize, u64)],
+    /// Nothing follows the bytes: lists end with them.
+    is_cut: bool,
 }
 
 impl<'a> Reader<'a> {
+    fn of(bytes: &'a [u8], left_out: &'a [(usize, u64)]) -> Self {
+        Self { bytes, whole: bytes.len(), values: 0, left_out, is_cut: false }
+    }
+
     fn value(&mut self, depth: usize) -> Result<Value, Stop> {
         self.values += 1;
         if self.values > MOST_VALUES || depth > MOST_DEPTH {
             return malformed("a reply has too many values");
         }
+        let at = self.read();
         let (&sign, rest) = self.bytes.split_first().ok_or(Stop::Incomplete)?;
         self.bytes = rest;
         Ok(match sign {
             b'+' | b',' | b'(' => Value::Text(self.line()?.to_vec()),
             b'-' => Value::Error(self.line()?.to_vec()),
             b':' => Value::Integer(self.number()?),
-            b'_' if self.line()?.is_empty() => Value::Null,
+            b'_' if self.line()?.is_empty() => {
+                let found = self.left_out.binary_search_by_key(&at, |(place, _)| *place);
+                found.map_or(Value::Null, |found| Value::LeftOut(self.left_out[found].1))
+            }
             b'_' => return malformed("nothing is something, or a text does not end where it says"),
             b'#' => Value::Integer(i64::from(self.line()? == b"t")),
             b'$' => self.bulk()?.map_or(Value::Null, |text| Value::Text(text.to_vec())),
@@ -264,7 +303,14 @@ impl<'a> Reader<'a> {
         if length > SHORT_LIST && self.values + length > MOST_LISTS {
             return Err(Stop::TooLong { header: start..self.read(), part: Part::List(length) });
         }
-        (0..length).map(|_| self.value(depth + 1)).collect::<Result<_, _>>().map(Some)
+        let mut values = Vec::new();
+        for _ in 0..length {
+            match self.value(depth + 1) {
+                Err(Stop::Incomplete) if self.is_cut => break,
+                value => values.push(value?),
+            }
+        }
+        Ok(Some(values))
     }
 
     /// Length of a value that is left out: bytes of a text with its end, values of a list.

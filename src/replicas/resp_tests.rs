@@ -103,9 +103,12 @@ fn texts_that_are_too_long_are_left_out_without_being_kept() {
             assert!(decoder.bytes.len() <= MOST_REPLY || piece.len() > MOST_REPLY);
         }
         read.extend(decoder.next().unwrap());
-        let lengths = |value: &Value| value.text().map(<[u8]>::len);
+        let lengths = |value: &Value| match value {
+            Value::LeftOut(bytes) => Err(*bytes),
+            value => Ok(value.text().unwrap().len()),
+        };
         let [Value::Push(texts), Value::Integer(7)] = &read[..] else { panic!("{}", read.len()) };
-        let expected = [None, Some(900_000), Some(900_000), None, Some(65_536), Some(3)];
+        let expected = [Err(5 << 20), Ok(900_000), Ok(900_000), Err(900_000), Ok(65_536), Ok(3)];
         assert_eq!(texts.iter().map(lengths).collect::<Vec<_>>(), expected);
     }
     let lie = [&b"$2000000\r\n"[..], &b"x".repeat(2_000_000), b"xx\r\n"].concat();
@@ -152,8 +155,31 @@ fn lists_that_are_too_long_are_left_out_with_all_that_is_in_them() {
         for ((id, texts), read) in expected.into_iter().zip(&read) {
             assert_eq!((text(id), texts), *read);
         }
+        let Value::List(first) = &entries[0] else { panic!("{entries:?}") };
+        assert_eq!(first[1], Value::LeftOut(500_000 * 9));
         assert_eq!(read[5], (text("f"), Some(5)));
         assert_eq!(read[15], (text("g"), Some(2)));
+    }
+}
+
+#[test]
+fn reply_that_is_cut_short_has_what_came_and_the_size_of_what_did_not() {
+    let cut = |reply: &str| {
+        let mut decoder = Decoder { bytes: reply.as_bytes().into(), ..Decoder::default() };
+        assert_eq!(decoder.next(), Ok(None), "{reply}");
+        decoder.cut_short()
+    };
+    let entry =
+        |fields: Vec<Value>| Some(Value::List(vec![Value::List(vec![text("5-1"), Value::List(fields)])]));
+    let begin = "*1\r\n*2\r\n+5-1\r\n";
+    let bytes = 3 << 30_u64;
+    let (long, left_out) = (format!("${bytes}\r\nxxxx"), Value::LeftOut(bytes));
+    assert_eq!(cut(&format!("{begin}*2\r\n+b\r\n{long}")), entry(vec![text("b"), left_out.clone()]));
+    assert_eq!(cut(&format!("{begin}*4\r\n{long}")), entry(vec![left_out]));
+    let list = Value::List(vec![Value::List(vec![text("5-1"), Value::LeftOut(8 + 10)])]);
+    assert_eq!(cut(&format!("{begin}*9000\r\n$2\r\nab\r\n$4\r\nx")), Some(list));
+    for reply in ["", begin, &format!("{begin}*2\r\n+b\r\n$100\r\nxxxx")] {
+        assert_eq!(cut(reply), None, "nothing is left out: {reply}");
     }
 }
 
@@ -162,6 +188,7 @@ proptest! {
     fn arbitrary_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let mut decoder = Decoder { bytes: bytes[..].into(), ..Decoder::default() };
         while let Ok(Some(_)) = decoder.next() {}
+        decoder.cut_short();
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct StateStoreSettings {
     pub password: Option<StorePassword>,
     /// PEM file of who may sign its certificate; `None`: those that the system trusts.
     pub ca_file: Option<PathBuf>,
+    /// PEM files of our own certificate and its key; `None`: the server asks for none.
+    pub client_cert: Option<(PathBuf, PathBuf)>,
     /// Silence after which the state of a replica no longer counts.
     pub state_ttl: Duration,
 }
@@ -29,7 +31,15 @@ impl StateStoreSettings {
 
     /// A server without password, database 0.
     pub fn at(address: StoreAddress) -> Self {
-        Self { address, db: 0, user: None, password: None, ca_file: None, state_ttl: Self::STATE_TTL }
+        Self {
+            address,
+            db: 0,
+            user: None,
+            password: None,
+            ca_file: None,
+            client_cert: None,
+            state_ttl: Self::STATE_TTL,
+        }
     }
 }
 

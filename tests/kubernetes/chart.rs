@@ -128,7 +128,7 @@ fn pods_are_restricted_and_know_their_identity() {
 fn invalid_values_are_named_in_the_error() {
     let Some(helm) = Helm::find() else { return };
     let labels = "router.modelServers.matchLabels.app=llama";
-    let table: [(&[&str], &[&str]); 40] = [
+    let table: [(&[&str], &[&str]); 42] = [
         (&[], &["router.modelServers.matchLabels is required"]),
         (&[labels, "router.epp.replica=2"], &["/router/epp", "replica"]),
         (&[labels, "router.modelServers.type=vlm"], &["/router/modelServers/type"]),
@@ -251,6 +251,14 @@ fn invalid_values_are_named_in_the_error() {
             ],
             &["a Secret and a ConfigMap"],
         ),
+        (
+            &[
+                labels,
+                "router.stateStore.address=redis://valkey:6379,router.stateStore.clientCertSecret.name=c",
+            ],
+            &["router.stateStore.clientCertSecret", "rediss://"],
+        ),
+        (&[labels, "router.stateStore.clientCertSecret.name=c"], &["of no store", "address"]),
         (&[labels, "router.epp.pluginsConfigFile=mine.yaml"], &["mine.yaml is in neither"]),
         (&[labels, "router.epp.capacityPolicies.keda.enabled=true"], &["needs policies", "capacity-policy"]),
         (

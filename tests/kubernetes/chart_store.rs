@@ -71,6 +71,8 @@ fn store_has_its_flags_files_and_a_network_of_its_own() {
     for (name, volume, object) in [
         ("-password-file", "state-store-password", ("secret", "secretName", "valkey")),
         ("-ca-file", "state-store-ca", ("configMap", "name", "stores-ca")),
+        ("-client-cert-file", "state-store-client", ("secret", "secretName", "usher-client")),
+        ("-client-key-file", "state-store-client", ("secret", "secretName", "usher-client")),
     ] {
         let named = |list: &Value| {
             let found = list.as_array().unwrap().iter().find(|entry| entry["name"] == volume);
@@ -81,7 +83,9 @@ fn store_has_its_flags_files_and_a_network_of_its_own() {
         assert_eq!(mount["mountPath"], folder);
         let volume = named(&deployment["spec"]["template"]["spec"]["volumes"]);
         let (kind, key, wanted) = object;
-        assert_eq!((&volume[kind][key], &volume[kind]["items"][0]["path"]), (&wanted.into(), &file.into()));
+        let items = volume[kind]["items"].as_array().unwrap();
+        assert!(items.iter().any(|item| item["path"] == file && item["key"] == file), "{items:?}");
+        assert_eq!(volume[kind][key], wanted);
     }
     let objects = helm.rendered("valkey");
     let valkey = |kind: &str| {

@@ -23,7 +23,7 @@ const FOLDERS: [&str; 3] = ["src", "crates/usher-core/src", "crates/usher-plugin
 type Rare = (&'static str, &'static str, &'static [&'static str], Option<&'static str>);
 
 /// Families of which the pickers of this test need not have a series.
-const RARE: [Rare; 51] = [
+const RARE: [Rare; 52] = [
     ("llm_d_epp_flow_control_revocations_issued_total", "counter", &["inference_pool", "priority"], None),
     ("llm_d_epp_kv_cache_events_removals_skipped_total", "counter", &["cache_kind", "reason"], None),
     ("llm_d_epp_kv_cache_events_stores_skipped_total", "counter", &["cache_kind", "reason"], None),
@@ -68,6 +68,7 @@ const RARE: [Rare; 51] = [
     ("usher_prefix_index_tokens_ratio", "gauge", &["plugin_name", "plugin_type"], None),
     ("usher_replicas_age_seconds", "gauge", &["replica"], None),
     ("usher_replicas_learned_bytes_total", "counter", &["direction"], None),
+    ("usher_replicas_learned_connected", "gauge", &[], None),
     ("usher_replicas_learned_entries_ignored_total", "counter", &["reason"], None),
     ("usher_replicas_learned_imported_total", "counter", &["plugin_name"], None),
     ("usher_replicas_messages_total", "counter", &["result"], None),

@@ -238,6 +238,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if or $store.ca.secretName $store.ca.configMapName -}}
 {{- $_ := set $flags "state-store-ca-file" (printf "/state-store/ca/%s" $store.ca.key) -}}
 {{- end -}}
+{{- if $store.clientCertSecret.name -}}
+{{- $_ := set $flags "state-store-client-cert-file" "/state-store/client/tls.crt" -}}
+{{- $_ := set $flags "state-store-client-key-file" "/state-store/client/tls.key" -}}
+{{- end -}}
 {{- range $name, $value := $epp.flags -}}
 {{- $_ := set $flags $name $value -}}
 {{- end -}}

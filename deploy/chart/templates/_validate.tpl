@@ -48,13 +48,13 @@
 {{- if and $store.address $store.valkey.enabled }}
 {{- fail "router.stateStore.address and router.stateStore.valkey.enabled are both set: keep one of the two" }}
 {{- end }}
-{{- range $name := list "state-store" "state-store-password-file" "state-store-ca-file" }}
+{{- range $name := list "state-store" "state-store-password-file" "state-store-ca-file" "state-store-client-cert-file" "state-store-client-key-file" }}
 {{- if and (index $router.epp.flags $name) (include "usher.stateStore" $) }}
 {{- fail (printf "router.epp.flags.%s and router.stateStore both name a store: keep one of the two" $name) }}
 {{- end }}
 {{- end }}
-{{- if and (or $store.user $store.passwordSecret.name $store.ca.secretName $store.ca.configMapName) (not $store.address) (not $store.valkey.enabled) }}
-{{- fail "router.stateStore names a user, a password or a CA of no store: give its address" }}
+{{- if and (or $store.user $store.passwordSecret.name $store.ca.secretName $store.ca.configMapName $store.clientCertSecret.name) (not $store.address) (not $store.valkey.enabled) }}
+{{- fail "router.stateStore names a user, a password, a CA or a certificate of no store: give its address" }}
 {{- end }}
 {{- if and $store.user (not $store.passwordSecret.name) }}
 {{- fail "router.stateStore.user needs a password: router.stateStore.passwordSecret.name (any does for a user with nopass)" }}
@@ -67,6 +67,9 @@
 {{- end }}
 {{- if and (or $store.ca.secretName $store.ca.configMapName) (not (hasPrefix "rediss://" $store.address)) }}
 {{- fail "router.stateStore.ca is for TLS: let router.stateStore.address begin with rediss://, or leave it out" }}
+{{- end }}
+{{- if and $store.clientCertSecret.name (not (hasPrefix "rediss://" $store.address)) }}
+{{- fail "router.stateStore.clientCertSecret is for TLS: let router.stateStore.address begin with rediss://, or leave it out" }}
 {{- end }}
 {{- if and $router.epp.capacityPolicies.clusterTopologies (not $router.epp.capacityPolicies.enabled) }}
 {{- fail "router.epp.capacityPolicies.clusterTopologies needs router.epp.capacityPolicies.enabled" }}

@@ -27,6 +27,15 @@ pub struct StateStoreFlags {
     #[arg(long, value_name = "FILE")]
     pub state_store_ca_file: Option<String>,
 
+    /// PEM file of the certificate that is shown to the state store, as Redis asks for one where it has TLS, unless
+    /// tls-auth-clients is no. Read again for every connection, as is its key.
+    #[arg(long, value_name = "FILE")]
+    pub state_store_client_cert_file: Option<String>,
+
+    /// PEM file of the key of that certificate.
+    #[arg(long, value_name = "FILE")]
+    pub state_store_client_key_file: Option<String>,
+
     /// Longest time for which a start waits, before it is ready, for what the store has: prefixes, sessions and learned
     /// latencies. They are read to the end later. At most 1m; 0s doesn't wait.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = at_most("1m"))]
@@ -41,10 +50,15 @@ fn wrong(why: &str) -> String {
 impl StateStoreFlags {
     /// The store; `None` without `--state-store`.
     pub(super) fn settings(&self) -> Result<Option<StateStoreSettings>, String> {
-        let (ca, password) = (given(&self.state_store_ca_file), given(&self.state_store_password_file));
+        let password = given(&self.state_store_password_file);
+        let tls = [
+            ("--state-store-ca-file", given(&self.state_store_ca_file)),
+            ("--state-store-client-cert-file", given(&self.state_store_client_cert_file)),
+            ("--state-store-client-key-file", given(&self.state_store_client_key_file)),
+        ];
         let Some(url) = given(&self.state_store) else {
-            let alone = [("--state-store-ca-file", ca), ("--state-store-password-file", password)];
-            return match alone.into_iter().find(|(_, file)| file.is_some()) {
+            let mut alone = tls.into_iter().chain([("--state-store-password-file", password)]);
+            return match alone.find(|(_, file)| file.is_some()) {
                 None => Ok(None),
                 Some((flag, _)) => {
                     Err(format!("{flag} says nothing of which store; give --state-store, too"))
@@ -63,10 +77,17 @@ impl StateStoreFlags {
             return Err("--state-store has a user without a password; write USER:PASSWORD@, or give --state-store-password-file (any password does for a user with nopass)".to_owned());
         }
         let has_tls = matches!(settings.address, StoreAddress::Tcp { tls: true, .. });
-        if ca.is_some() && !has_tls {
-            return Err("--state-store-ca-file is for rediss://, and --state-store has no TLS".to_owned());
+        if let Some((flag, _)) = tls.iter().find(|(_, file)| file.is_some() && !has_tls) {
+            return Err(format!("{flag} is for rediss://, and --state-store has no TLS"));
         }
-        settings.ca_file = ca.map(PathBuf::from);
+        let [ca, cert, key] = tls.map(|(_, file)| file.map(PathBuf::from));
+        if cert.is_some() != key.is_some() {
+            return Err(
+                "--state-store-client-cert-file and --state-store-client-key-file need each other; give both"
+                    .to_owned(),
+            );
+        }
+        (settings.ca_file, settings.client_cert) = (ca, cert.zip(key));
         Ok(Some(settings))
     }
 }
@@ -145,6 +166,8 @@ mod tests {
             state_store: Some(url.to_owned()),
             state_store_password_file: None,
             state_store_ca_file: None,
+            state_store_client_cert_file: None,
+            state_store_client_key_file: None,
             warm_up_timeout: Duration::ZERO,
         }
     }
@@ -205,30 +228,39 @@ mod tests {
     #[test]
     fn files_go_with_the_store_that_needs_them() {
         let file = || Some("/f".to_owned());
-        let alone = |password, ca| {
-            let flags = StateStoreFlags {
-                state_store: None,
-                state_store_password_file: password,
-                state_store_ca_file: ca,
-                ..flags("")
-            };
-            flags.settings().unwrap_err()
+        let with = |flag: &str, url| {
+            let mut flags = flags(url);
+            match flag {
+                "password" => flags.state_store_password_file = file(),
+                "ca" => flags.state_store_ca_file = file(),
+                "client-cert" => flags.state_store_client_cert_file = file(),
+                _ => flags.state_store_client_key_file = file(),
+            }
+            flags.settings()
         };
-        assert!(alone(file(), None).starts_with("--state-store-password-file says nothing"));
-        assert!(alone(None, file()).starts_with("--state-store-ca-file says nothing"));
-        let with_ca = StateStoreFlags { state_store_ca_file: file(), ..flags("redis://a") };
-        assert!(with_ca.settings().unwrap_err().contains("is for rediss://"));
+        for flag in ["password", "ca", "client-cert", "client-key"] {
+            let begin = format!("--state-store-{flag}-file says nothing");
+            assert!(with(flag, "").unwrap_err().starts_with(&begin), "{flag}");
+        }
+        for flag in ["ca", "client-cert", "client-key"] {
+            let begin = format!("--state-store-{flag}-file is for rediss://");
+            assert!(with(flag, "redis://a").unwrap_err().starts_with(&begin), "{flag}");
+        }
+        for flag in ["client-cert", "client-key"] {
+            assert!(with(flag, "rediss://a").unwrap_err().contains("give both"), "{flag}");
+        }
         let twice = StateStoreFlags { state_store_password_file: file(), ..flags("redis://:p@a") };
         assert!(twice.settings().unwrap_err().contains("keep one of them"));
-        let both = StateStoreFlags {
+        let all = StateStoreFlags {
             state_store_password_file: file(),
             state_store_ca_file: file(),
+            state_store_client_cert_file: file(),
+            state_store_client_key_file: Some("/k".to_owned()),
             ..flags("rediss://a")
         };
-        let both = both.settings().unwrap().unwrap();
-        assert_eq!(
-            (both.password, both.ca_file),
-            (Some(StorePassword::File("/f".into())), Some("/f".into()))
-        );
+        let all = all.settings().unwrap().unwrap();
+        let password = Some(StorePassword::File("/f".into()));
+        assert_eq!((all.password, all.ca_file), (password, Some("/f".into())));
+        assert_eq!(all.client_cert, Some(("/f".into(), "/k".into())));
     }
 }

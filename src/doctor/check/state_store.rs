@@ -1,7 +1,7 @@
-//! Is the picker connected to the store through which replicas share their load and prefixes?
+//! Is the picker connected to the store through which replicas share their load, prefixes and learned state?
 
 use crate::doctor::finding::{Finding, Outcome};
-use crate::doctor::rules;
+use crate::doctor::rules::{self, Rule};
 use crate::doctor::seen::{Observations, StateStore};
 
 /// Remedies by the reason in `usher_state_store_failures_total`. Those of other reasons are in the log.
@@ -12,7 +12,7 @@ const REMEDIES: [(&[&str], &str); 9] = [
     ),
     (
         &["tls"],
-        "Give --state-store-ca-file what signed the store's certificate, which has to name its host, and let it ask its clients for none (tls-auth-clients no).",
+        "Give --state-store-ca-file what signed the store's certificate, which has to name its host, and --state-store-client-cert-file what it asks its clients for, unless tls-auth-clients is no.",
     ),
     (
         &["password", "password_missing"],
@@ -36,28 +36,35 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     };
     match &page.state_store {
         None => Outcome::skipped("the picker has no state store, or shows none"),
-        Some(store) => Outcome::looked("usher_state_store_connected", away(store).into_iter().collect()),
+        Some(store) => Outcome::looked("usher_state_store_connected", away(store)),
     }
 }
 
-fn away(store: &StateStore) -> Option<Finding> {
-    let (rule, lacks) = match store {
-        StateStore { is_connected: false, .. } => (&rules::STATE_STORE_AWAY, "is not connected"),
-        StateStore { lacks_prefixes: true, .. } => (&rules::STATE_STORE_PREFIXES, "shares no prefixes"),
-        _ => return None,
-    };
+fn away(store: &StateStore) -> Vec<Finding> {
+    let lacks = [
+        (store.lacks_prefixes, &rules::STATE_STORE_PREFIXES, "shares no prefixes"),
+        (store.lacks_learned, &rules::STATE_STORE_LEARNED, "hands on no learned state"),
+    ];
+    let away = (true, &rules::STATE_STORE_AWAY, "is not connected");
+    let lacks = if store.is_connected { lacks.to_vec() } else { vec![away] };
+    let found = lacks.into_iter().filter(|(lacks, ..)| *lacks);
+    found.map(|(_, rule, what)| because_of_failures(store, rule, what)).collect()
+}
+
+/// Finding with the most frequent reason of failures, and its remedy.
+fn because_of_failures(store: &StateStore, rule: &'static Rule, lacks: &str) -> Finding {
     // The first in order of the alphabet, where there is a tie.
     let most = store.failures.iter().rev().max_by_key(|(_, times)| **times);
     let Some((reason, times)) = most.filter(|(_, times)| **times > 0) else {
-        return Some(Finding::new(rule, format!("the picker {lacks} yet")));
+        return Finding::new(rule, format!("the picker {lacks} yet"));
     };
     let what = format!("the picker {lacks}; the reason so far, most often ({times} times): {reason}");
     let finding = Finding::new(rule, what);
     let remedy = REMEDIES.iter().find(|(reasons, _)| reasons.contains(&reason.as_str()));
-    Some(match remedy {
+    match remedy {
         Some((_, remedy)) => finding.fix(*remedy),
         None => finding,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -69,9 +76,11 @@ mod tests {
         let store = |is_connected, failures: &[(&str, u64)]| StateStore {
             is_connected,
             lacks_prefixes: false,
+            lacks_learned: false,
             failures: failures.iter().map(|(reason, times)| ((*reason).to_owned(), *times)).collect(),
         };
         let lacks_prefixes = |store| StateStore { lacks_prefixes: true, ..store };
+        let lacks_learned = |store| StateStore { lacks_learned: true, ..store };
         // A store, and words of what is said of it, and of the remedy if it is more than the rule's.
         let table = [
             (store(true, &[("connect", 7)]), None),
@@ -93,7 +102,15 @@ mod tests {
                     Some("docs/guide/replicas.md"),
                 )),
             ),
-            (lacks_prefixes(store(false, &[])), Some(("is not connected yet", None))),
+            (lacks_learned(store(true, &[])), Some(("hands on no learned state yet", None))),
+            (
+                lacks_learned(store(true, &[("wrong_type", 2)])),
+                Some((
+                    "hands on no learned state; the reason so far, most often (2 times): wrong_type",
+                    None,
+                )),
+            ),
+            (lacks_learned(lacks_prefixes(store(false, &[]))), Some(("is not connected yet", None))),
             (store(false, &[("tls", 2)]), Some(("tls", Some("--state-store-ca-file")))),
             (store(false, &[("read_only", 2)]), Some(("read_only", Some("primary")))),
             (store(false, &[("version", 2)]), Some(("version", Some("Redis 6.2")))),
@@ -101,13 +118,14 @@ mod tests {
         ];
         for (store, words) in table {
             let found = away(&store);
-            assert_eq!(found.is_some(), words.is_some(), "{store:?}");
-            if let (Some(found), Some((what, fix))) = (found, words) {
+            assert_eq!(found.len(), usize::from(words.is_some()), "{store:?}");
+            if let ([found], Some((what, fix))) = (&found[..], words) {
                 assert!(found.what.contains(what), "{}", found.what);
                 let said = found.fix.as_deref();
                 assert_eq!(said.is_some(), fix.is_some(), "{said:?}");
                 assert!(said.unwrap_or_default().contains(fix.unwrap_or_default()), "{said:?}");
             }
         }
+        assert_eq!(away(&lacks_learned(lacks_prefixes(store(true, &[])))).len(), 2);
     }
 }

@@ -300,7 +300,7 @@ fn faults_of_the_gateway_are_found() {
 
 #[test]
 fn faults_of_the_cluster_and_of_versions_are_found() {
-    let table: [(Change, &[&str]); 17] = [
+    let table: [(Change, &[&str]); 18] = [
         (|seen| seen.pool().fails_open = true, &["fail-mode-differs"]),
         (|seen| seen.settings().fails_open = true, &["fail-mode-differs", "fails-open"]),
         (|seen| seen.pool().routes = Ok(Vec::new()), &["no-route"]),
@@ -345,6 +345,13 @@ fn faults_of_the_cluster_and_of_versions_are_found() {
                 seen.page.state_store = Some(store);
             },
             &["state-store-prefixes"],
+        ),
+        (
+            |seen| {
+                let store = StateStore { is_connected: true, lacks_learned: true, ..StateStore::default() };
+                seen.page.state_store = Some(store);
+            },
+            &["state-store-learned"],
         ),
         // The build of llm-d-router.
         (|seen| seen.page.version = Some("main-ebab687".to_owned()), &[]),

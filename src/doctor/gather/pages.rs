@@ -37,8 +37,12 @@ const ATTEMPTS: [(&str, &str); 2] = [
 const AGREEMENT: [&str; 2] = ["usher_precise_prefix_compared_total", "usher_precise_prefix_mismatches_total"];
 
 /// Families of a state store's connections: whether they are there, and failures.
-const STORE: [&str; 3] =
-    ["usher_state_store_connected", "usher_replicas_prefix_connected", "usher_state_store_failures_total"];
+const STORE: [&str; 4] = [
+    "usher_state_store_connected",
+    "usher_replicas_prefix_connected",
+    "usher_replicas_learned_connected",
+    "usher_state_store_failures_total",
+];
 
 /// The page of a picker, with its choices for `model`.
 pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> PickerPage {
@@ -70,6 +74,7 @@ pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> Pic
             match of {
                 0 => store.is_connected = value > 0.0,
                 1 => store.lacks_prefixes = value == 0.0,
+                2 => store.lacks_learned = value == 0.0,
                 _ => drop(store.failures.insert(label("reason"), value as u64)),
             }
             return;

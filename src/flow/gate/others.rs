@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::Gate;
-use crate::flow::queue::{Nanos, nanos};
+use crate::flow::queue::{Nanos, ServedElsewhere, busiest, nanos};
 use crate::replicas::{FlowService, QueueState, SharedQueue};
 
 impl SharedQueue for Gate {
@@ -32,12 +32,15 @@ impl SharedQueue for Gate {
     }
 
     fn service(&self) -> Vec<FlowService> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).queue.service(self.now())
+        let all = self.inner.lock().unwrap_or_else(PoisonError::into_inner).queue.service(self.now());
+        // Without the lock, for which requests wait.
+        busiest(all)
     }
 
     fn report_service(&self, others: &[(Duration, Vec<FlowService>)]) {
         let others: Vec<(Nanos, &[FlowService])> =
             others.iter().map(|(age, flows)| (nanos(*age), flows.as_slice())).collect();
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).queue.report_service(self.now(), &others);
+        let served = ServedElsewhere::new(&others);
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).queue.report_service(self.now(), &served);
     }
 }

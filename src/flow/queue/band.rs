@@ -101,7 +101,7 @@ impl Band {
         self.turns.memory().is_some()
     }
 
-    /// Flows that got most here, and their tokens.
+    /// Flows that got something here, and their tokens.
     pub(super) fn service(&self, now: Nanos) -> Vec<(u64, u32)> {
         self.turns.service(&self.flows, now)
     }

@@ -53,6 +53,7 @@ pub use capacity::Capacity;
 pub use count::Count;
 pub use outcome::Outcome;
 pub use requests::Ticket;
+pub use service::{ServedElsewhere, busiest};
 pub use time::{NEVER, Nanos, nanos};
 
 /// Action for the caller to take, or event for it to count.

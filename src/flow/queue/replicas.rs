@@ -1,6 +1,6 @@
 //! Replicas before one pool, each of which has a queue of its own.
 
-use super::service::Served;
+use super::service::ServedElsewhere;
 use super::{Nanos, Queue};
 use crate::replicas::FlowService;
 
@@ -20,21 +20,10 @@ impl Queue {
         self.charged
     }
 
-    /// Takes service that flows got at other replicas, and its age, in place of what was reported before.
-    pub fn report_service(&mut self, now: Nanos, others: &[(Nanos, &[FlowService])]) {
-        let of = |age: Nanos, service: &FlowService| {
-            (service.priority, Served { flow: service.flow, tokens: service.tokens, age })
-        };
-        let mut served: Vec<(i32, Served)> = others
-            .iter()
-            .flat_map(|(age, flows)| flows.iter().map(move |service| of(*age, service)))
-            .collect();
-        served.sort_unstable_by_key(|(priority, _)| *priority);
+    /// Takes service that flows got at other replicas, in place of what was reported before.
+    pub fn report_service(&mut self, now: Nanos, others: &ServedElsewhere) {
         for band in self.bands.iter_mut() {
-            let from = served.partition_point(|(priority, _)| *priority < band.priority);
-            let of_band = served.iter().skip(from).take_while(|(priority, _)| *priority == band.priority);
-            let of_band: Vec<Served> = of_band.map(|(_, served)| *served).collect();
-            band.report_service(&of_band, now);
+            band.report_service(others.of(band.priority), now);
         }
     }
 }

@@ -13,7 +13,6 @@ mod transfer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use usher_core::endpoints::Store;
@@ -23,11 +22,11 @@ use usher_plugin::State;
 use self::clock::StoreClock;
 use self::history::History;
 use self::transfer::{Aged, Tally, export, import};
-use super::connection::{CONNECT, Connection, Connector};
-use super::entries::{self, Entry};
-use super::failure::{Failure, Retries};
+use super::entries::{Entry, Payload};
+use super::failure::Failure;
 use super::metrics::LearnedMetrics;
-use super::resp::Value;
+use super::stream::{PAGE, Stream};
+use super::turns::{Readiness, Shared, take_turns};
 
 /// Time between two turns, and how much shorter or longer it may be: replicas shouldn't write at once.
 const TURN: Duration = Duration::from_secs(10);
@@ -35,9 +34,6 @@ const JITTER: Duration = Duration::from_secs(2);
 
 /// Time until the first turn after the start.
 const FIRST_TURN: Duration = Duration::from_secs(1);
-
-/// Interval at which endpoints, and plugins that learn, are looked for while there are none.
-const IDLE: Duration = Duration::from_millis(50);
 
 /// Longest time without a snapshot, though nothing is new: older ones are dropped.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
@@ -48,20 +44,14 @@ const KEPT_MS: u64 = 120_000;
 /// Entries of the stream at most: 32 MiB.
 const MOST_ENTRIES: usize = 512;
 
-/// Time for a reply, and for all that is left to do at the end.
-const REPLY: Duration = Duration::from_secs(5);
+/// Pages that are read in a row at most: those of the whole stream, of which some are shorter after a late one.
+const MOST_PAGES: usize = 2 * MOST_ENTRIES.div_ceil(PAGE);
+
+/// Time for all that is left to do at the end.
 const END: Duration = Duration::from_secs(2);
 
-/// Entries of a reply at most: at 64 KiB each, a quarter of what a reply may have.
-const PAGE: usize = 16;
-
-/// Seconds after which the store drops a stream to which nobody comes back.
-const EXPIRY: &str = "86400";
-
-/// Reads and writes the stream of a pool.
+/// Learned state of a pool that is read from its stream and written to it.
 pub(super) struct LearnedExchange {
-    connector: Connector,
-    key: String,
     state: Arc<State>,
     endpoints: Arc<Store>,
     /// This process, as entries name it.
@@ -72,130 +62,76 @@ pub(super) struct LearnedExchange {
     written: Option<(u64, Instant)>,
     /// Last entry that was read; `None`: nothing was.
     last: Option<EntryId>,
-    /// Signalled once nothing is left to wait for at the start.
-    warm: Option<oneshot::Sender<()>>,
     /// The log says that entries of others were left out.
     is_logged: bool,
     metrics: LearnedMetrics,
 }
 
-impl LearnedExchange {
-    /// Exchange of this state over the stream `key`.
-    pub(super) fn new(
-        (connector, key): (Connector, String),
-        (state, endpoints): (Arc<State>, Arc<Store>),
-        warm: oneshot::Sender<()>,
-    ) -> Self {
-        let metrics = connector.metrics.learned.clone();
-        Self {
-            connector,
-            key,
-            state,
-            endpoints,
-            origin: rand::random(),
-            number: 0,
-            written: None,
-            last: None,
-            warm: Some(warm),
-            is_logged: false,
-            metrics,
+impl Shared for LearnedExchange {
+    const SHARED: &'static str = "learned state is handed on";
+    const NOT_SHARED: &'static str =
+        "learned state is not handed on; requests go on, by what this replica learned itself";
+    /// Short beside the time for which a start waits.
+    const IDLE: Duration = Duration::from_millis(50);
+
+    fn readiness(&mut self) -> Readiness {
+        if self.state.learned().is_empty() {
+            return Readiness::Nothing;
         }
+        // Nothing can be read before endpoints are known, which it is of.
+        if self.endpoints.snapshot().endpoints().is_empty() { Readiness::Later } else { Readiness::Ready }
+    }
+
+    async fn begin(&mut self, stream: &mut Stream) -> Result<Duration, Failure> {
+        let pause = match self.last {
+            None => self.read_back(stream).await.map(|()| FIRST_TURN)?,
+            Some(_) => Duration::ZERO,
+        };
+        stream.is_warm();
+        Ok(pause)
+    }
+
+    async fn turn(&mut self, stream: &mut Stream) -> Result<Duration, Failure> {
+        // Before it writes: a store without memory is still read.
+        self.read(stream).await?;
+        self.write(stream).await?;
+        Ok(TURN - JITTER + JITTER.mul_f64(2.0 * rand::random::<f64>()))
+    }
+}
+
+impl LearnedExchange {
+    /// Exchange of this state.
+    pub(super) fn new(state: Arc<State>, endpoints: Arc<Store>, metrics: LearnedMetrics) -> Self {
+        let (number, written, last) = (0, None, None);
+        Self { state, endpoints, origin: rand::random(), number, written, last, is_logged: false, metrics }
     }
 
     /// Takes turns until the end, where what is new since the last one is written.
-    pub(super) async fn run(mut self, ending: CancellationToken) {
+    pub(super) async fn run(mut self, mut stream: Stream, ending: CancellationToken) {
         tokio::select! {
-            () = self.take_turns() => {}
+            () = take_turns(&mut stream, &mut self) => {}
             () = ending.cancelled() => {}
         }
         let knows_others = self.last.is_some();
-        let end = async {
-            let mut connection = self.connector.connect().await?;
-            self.write(&mut connection).await
-        };
-        if knows_others && !matches!(timeout(END, end).await, Ok(Ok(()))) {
+        // A reply may be on its way.
+        stream.disconnect();
+        if knows_others && !matches!(timeout(END, self.write(&mut stream)).await, Ok(Ok(()))) {
             tracing::info!("what was learned since the last snapshot is lost: the state store is away");
         }
     }
 
-    /// Connects while plugins learn, and begins again when a connection ends. Never returns.
-    async fn take_turns(&mut self) {
-        let (mut retries, mut is_first) = (Retries::default(), true);
-        loop {
-            let is_learning = !self.state.learned().is_empty();
-            if !is_learning {
-                self.is_warm();
-            }
-            // Nothing can be read before endpoints are known, which it is of.
-            if !is_learning || self.endpoints.snapshot().endpoints().is_empty() {
-                tokio::time::sleep(IDLE).await;
-                continue;
-            }
-            let connected = timeout(CONNECT, self.connector.connect()).await;
-            let failure = match connected.unwrap_or(Err(Failure::Timeout(CONNECT))) {
-                Err(failure) => failure,
-                Ok(connection) => {
-                    let began = Instant::now();
-                    let ended = self.serve(connection, &mut retries, &mut is_first).await;
-                    retries.lasted(began.elapsed());
-                    let Err(failure) = ended else { continue };
-                    failure
-                }
-            };
-            if failure.needs_somebody() {
-                self.is_warm();
-            }
-            let message =
-                "learned state is not handed on; requests go on, by what this replica learned itself";
-            let pause = self.connector.failed(&failure, &mut retries, message);
-            tokio::time::sleep(pause).await;
-        }
-    }
-
-    /// Takes turns until the connection fails, or no plugin learns any more.
-    async fn serve(
-        &mut self,
-        mut connection: Connection,
-        retries: &mut Retries,
-        is_first: &mut bool,
-    ) -> Result<(), Failure> {
-        let mut pause = match self.last {
-            None => self.read_back(&mut connection).await.map(|()| FIRST_TURN)?,
-            Some(_) => Duration::ZERO,
-        };
-        self.is_warm();
-        loop {
-            tokio::time::sleep(pause).await;
-            if self.state.learned().is_empty() {
-                return Ok(());
-            }
-            // Before it writes: a store without memory is still read.
-            self.read(&mut connection).await?;
-            self.write(&mut connection).await?;
-            // A store that refuses to write connects all the same.
-            if retries.connected() | std::mem::take(is_first) {
-                tracing::info!(store = %self.connector.store.address, "learned state is handed on");
-            }
-            pause = TURN - JITTER + JITTER.mul_f64(2.0 * rand::random::<f64>());
-        }
-    }
-
     /// Reads the newest snapshots, from the stream's end towards its beginning.
-    async fn read_back(&mut self, connection: &mut Connection) -> Result<(), Failure> {
+    async fn read_back(&mut self, stream: &mut Stream) -> Result<(), Failure> {
         let (began, mut imported) = (Instant::now(), 0);
-        let clock = self.read_clock(connection).await?;
-        let (mut history, mut before, mut newest) = (History::default(), "+".to_owned(), None);
-        for _ in 0..MOST_ENTRIES.div_ceil(PAGE) {
-            let count = PAGE.to_string();
-            let command: [&[u8]; 6] =
-                [b"XREVRANGE", self.key.as_bytes(), before.as_bytes(), b"-", b"COUNT", count.as_bytes()];
-            let page = entries::of_range(self.ask(connection, &command).await?);
-            let [(first, _), ..] = &page[..] else { break };
-            let newest = *newest.get_or_insert(*first);
-            let oldest = page.last().map_or(newest, |(id, _)| *id);
-            let is_last = page.len() < PAGE || oldest.ms.saturating_add(KEPT_MS) < newest.ms;
-            before = format!("({oldest}");
-            (history, imported) = self.import((page, clock), Some(history), imported).await;
+        let clock = self.read_clock(stream).await?;
+        let (mut history, mut before, mut newest) = (History::default(), None, None);
+        for _ in 0..MOST_PAGES {
+            let page = stream.before(before).await?;
+            let (Some(first), Some(oldest)) = (page.entries.first(), page.entries.last()) else { break };
+            let (newest, oldest) = (*newest.get_or_insert(first.id), oldest.id);
+            let is_last = page.is_last || oldest.ms.saturating_add(KEPT_MS) < newest.ms;
+            before = Some(oldest);
+            (history, imported) = self.import((page.entries, clock), Some(history), imported).await;
             if is_last {
                 break;
             }
@@ -207,19 +143,14 @@ impl LearnedExchange {
     }
 
     /// Reads the entries that came since the last turn.
-    async fn read(&mut self, connection: &mut Connection) -> Result<(), Failure> {
-        let clock = self.read_clock(connection).await?;
-        for _ in 0..MOST_ENTRIES.div_ceil(PAGE) {
-            let after = self.last.unwrap_or_default().to_string();
-            let (key, count) = (self.key.as_bytes(), PAGE.to_string());
-            let command: [&[u8]; 6] =
-                [b"XREAD", b"COUNT", count.as_bytes(), b"STREAMS", key, after.as_bytes()];
-            let page = entries::of_key(self.ask(connection, &command).await?, key);
-            let Some((newest, _)) = page.last() else { break };
-            self.last = Some(*newest);
-            let is_last = page.len() < PAGE;
-            self.import((page, clock), None, 0).await;
-            if is_last {
+    async fn read(&mut self, stream: &mut Stream) -> Result<(), Failure> {
+        let clock = self.read_clock(stream).await?;
+        for _ in 0..MOST_PAGES {
+            let page = stream.after(self.last.unwrap_or_default()).await?;
+            let Some(newest) = page.entries.last() else { break };
+            self.last = Some(newest.id);
+            self.import((page.entries, clock), None, 0).await;
+            if page.is_last {
                 break;
             }
         }
@@ -235,7 +166,14 @@ impl LearnedExchange {
     ) -> (History, u64) {
         let (state, endpoints, origin) = (Arc::clone(&self.state), self.endpoints.snapshot(), self.origin);
         let now = Instant::now();
-        let aged = move |(id, bytes): Entry| (clock.age_ms(id, now), bytes);
+        let aged = move |Entry { id, payload }: Entry| {
+            let bytes = match payload {
+                Payload::Read(bytes) => bytes,
+                // Counts as damaged.
+                Payload::LeftOut(_) => Vec::new(),
+            };
+            (clock.age_ms(id, now), bytes)
+        };
         let imported = tokio::task::spawn_blocking(move || {
             let (entries, mut history): (Aged, _) = (page.into_iter().map(aged).collect(), history);
             let tally = import(&state, &endpoints, origin, &entries, history.as_mut());
@@ -259,7 +197,7 @@ impl LearnedExchange {
     }
 
     /// Writes a snapshot if something is new, or the last one is old.
-    async fn write(&mut self, connection: &mut Connection) -> Result<(), Failure> {
+    async fn write(&mut self, stream: &mut Stream) -> Result<(), Failure> {
         let (state, endpoints) = (Arc::clone(&self.state), self.endpoints.snapshot());
         let draft = tokio::task::spawn_blocking(move || export(&state, &endpoints)).await;
         let Some((draft, hash)) = draft.ok().and_then(|draft| draft.hash().map(|hash| (draft, hash))) else {
@@ -269,13 +207,10 @@ impl LearnedExchange {
             return Ok(());
         }
         self.number += 1;
-        let (mut id, most) = (EntryId::default(), MOST_ENTRIES.to_string());
+        let mut id = EntryId::default();
         let clock = self.state.clock().clone();
         for entry in draft.entries(self.origin, self.number, || clock.now_ms()) {
-            let command: [&[u8]; 7] =
-                [b"XADD", self.key.as_bytes(), b"MAXLEN", most.as_bytes(), b"*", b"l", &entry];
-            let reply = self.ask(connection, &command).await?;
-            id = reply.text().and_then(entries::id).unwrap_or(id);
+            id = stream.add(Some(MOST_ENTRIES), b"l", &entry).await?.unwrap_or(id);
             self.metrics.sent(entry.len());
         }
         // Whatever the rest comes to: what is in the stream isn't written again.
@@ -284,27 +219,11 @@ impl LearnedExchange {
         if self.last.is_some_and(|last| id <= last) {
             self.last = Some(id);
         }
-        let oldest = EntryId { ms: id.ms.saturating_sub(KEPT_MS), seq: 0 }.to_string();
-        self.ask(connection, &[b"XTRIM", self.key.as_bytes(), b"MINID", oldest.as_bytes()]).await?;
-        self.ask(connection, &[b"EXPIRE", self.key.as_bytes(), EXPIRY.as_bytes()]).await?;
-        Ok(())
+        stream.trim(EntryId { ms: id.ms.saturating_sub(KEPT_MS), seq: 0 }).await?;
+        stream.keep().await
     }
 
-    /// Has the start wait no longer.
-    fn is_warm(&mut self) {
-        if let Some(warm) = self.warm.take() {
-            // Nobody may wait.
-            let _ = warm.send(());
-        }
-    }
-
-    async fn read_clock(&self, connection: &mut Connection) -> Result<StoreClock, Failure> {
-        let reply = timeout(REPLY, self.connector.ask(connection, &[b"TIME"])).await;
-        Ok(StoreClock::of(&reply.unwrap_or(Err(Failure::Timeout(REPLY)))?, Instant::now()))
-    }
-
-    async fn ask(&self, connection: &mut Connection, command: &[&[u8]]) -> Result<Value, Failure> {
-        let reply = timeout(REPLY, self.connector.ask_plainly(connection, command)).await;
-        reply.unwrap_or(Err(Failure::Timeout(REPLY)))
+    async fn read_clock(&self, stream: &mut Stream) -> Result<StoreClock, Failure> {
+        Ok(StoreClock::of(&stream.time().await?, Instant::now()))
     }
 }

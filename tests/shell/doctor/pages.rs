@@ -72,7 +72,8 @@ async fn state_store_is_found_missing_with_its_reason() {
     }
     std::fs::write(&file, "secret").unwrap();
     let back = Back::start(&[&store, &password]).await;
-    for connected in ["usher_state_store_connected 1", "usher_replicas_prefix_connected 1"] {
+    for part in ["state_store", "replicas_prefix", "replicas_learned"] {
+        let connected = &format!("usher_{part}_connected 1");
         eventually("a connection", async || back.metrics().await.contains(connected).then_some(())).await;
     }
     let found = examined(&["--metrics", &back.metrics_url()]).await;

@@ -25,8 +25,11 @@ use prometheus::{Prometheus, is_installed};
 
 const GUIDE: &str = "docs/guide/observability.md";
 
-/// Stream of the replicas' prefixes.
-const STREAM: &[u8] = b"usher:v1:{default/shared}:prefixes";
+/// Streams of the replicas' prefixes and learned state, and the alerts where they are not shared.
+const STREAMS: [(&[u8], &str); 2] = [
+    (b"usher:v1:{default/shared}:prefixes", "UsherPrefixesNotShared"),
+    (b"usher:v1:{default/shared}:learned", "UsherLearnedStateNotShared"),
+];
 
 /// Bound on waiting for an alert, so that a failure is not a hang. The longest `for` is 10 s, and machines are slow.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -186,7 +189,8 @@ async fn panels_have_data_and_alerts_fire_on_their_fault() {
         Usher::start(&queued.addresses, &[&open[..], &[&file, "--memory-budget=16Mi"]].concat()).await;
     let Some(mut redis) = Redis::start(&[]).await else { return };
     let store = redis.flag();
-    let shares = ["--pool-name=shared", "--worker-threads=1", &store];
+    let learns = "--config-text=plugins: [{type: prefix-cache-scorer}, {type: expected-latency-scorer}]\n";
+    let shares = ["--pool-name=shared", "--worker-threads=1", &store, learns];
     let shares = [&open[..], &shares].concat();
     let replica =
         async |pod: &str| Usher::start_in(&servers.addresses[..1], &shares, &[("POD_NAME", pod)]).await;
@@ -260,8 +264,10 @@ async fn panels_have_data_and_alerts_fire_on_their_fault() {
     drop(past);
 
     until(&prometheus, "usher_replicas_age_seconds{replica=\"other\"}").await;
-    assert_eq!(redis.ask(&[b"SET", STREAM, b"text"]), "+OK\r\n");
-    fires_of(&prometheus, "UsherPrefixesNotShared", "one").await;
+    for (stream, alert) in STREAMS {
+        assert_eq!(redis.ask(&[b"SET", stream, b"text"]), "+OK\r\n");
+        fires_of(&prometheus, alert, "one").await;
+    }
     other.signal("STOP").await;
     fires_of(&prometheus, "UsherReplicaSilent", "one").await;
     redis.kill();

@@ -122,6 +122,7 @@ async fn replicas_and_what_they_publish_are_shown() {
     browser.until(&says(" s ago")).await;
     redis.kill();
     browser.until(&says("The state store is away; prefixes are not shared")).await;
+    browser.until(&says("; learned state is not handed on")).await;
     assert_eq!(browser.errors(true), Vec::<String>::new());
 }
 

@@ -1,5 +1,9 @@
 //! Prefixes that one replica has sent, known to the others and after a restart.
 
+use std::path::PathBuf;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, UnixStream};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -178,6 +182,49 @@ async fn entries_of_other_blocks_and_damaged_ones_are_ignored() {
     b.knows_as(&a).await;
     b.finds(0..PROMPTS).await;
     assert_eq!((b.usher.log().count(said), other.blocks("imported")), (1, 0.0));
+}
+
+/// A store behind a network in which a connection brings replicas a MiB, and nothing more.
+async fn narrow(store: PathBuf) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut replica, _) = listener.accept().await.unwrap();
+            let mut store = UnixStream::connect(&store).await.unwrap();
+            tokio::spawn(async move {
+                let ((mut from, mut to), (back, mut into)) = (replica.split(), store.split());
+                let first = async {
+                    let _ = tokio::io::copy(&mut back.take(1 << 20), &mut to).await;
+                    std::future::pending().await
+                };
+                tokio::select! {
+                    _ = tokio::io::copy(&mut from, &mut into) => {}
+                    () = first => {}
+                }
+            });
+        }
+    });
+    format!("--state-store=redis://{address}")
+}
+
+#[tokio::test]
+async fn entry_that_never_comes_in_time_is_passed() {
+    let Some(redis) = Redis::start(&[]).await else { return };
+    let add_huge = || redis.ask(&[b"XADD", STREAM, b"*", b"b", &vec![b'x'; 8 << 20]]);
+    add_huge();
+    let (store, config) = (narrow(redis.socket()).await, config(64));
+    let a = Replica::start(&[&config, &store]).await;
+    a.shares_prefixes(true).await;
+    assert_eq!(redis.ask(&[b"XLEN", STREAM]), ":0\r\n", "none was before it");
+    a.warm(0..3).await;
+    add_huge();
+    let b = Replica::start(&[&config, &redis.flag()]).await;
+    b.warm(3..6).await;
+    a.knows_as(&b).await;
+    a.finds(0..6).await;
+    assert_eq!(a.ignored("malformed"), 1.0);
+    assert!(a.metric("usher_replicas_prefix_stream_bytes") > f64::from(8 << 20));
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use super::redis::Redis;
 use super::{LEAST_REQUESTS, PODS, Replica, eventually};
@@ -155,19 +155,33 @@ pub(super) fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Writes an authority and a certificate for 127.0.0.1 that it has signed.
+/// Writes an authority, and certificates for 127.0.0.1 and a client that it has signed.
 fn certificates(folder: &Path) {
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().unwrap();
     let pem = authority.self_signed(&key).unwrap().pem();
     let issuer = Issuer::new(authority, key);
-    let key = KeyPair::generate().unwrap();
-    let leaf =
-        CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
     std::fs::write(folder.join("ca.pem"), pem).unwrap();
-    std::fs::write(folder.join("tls.crt"), leaf.pem()).unwrap();
-    std::fs::write(folder.join("tls.key"), key.serialize_pem()).unwrap();
+    for (file, name) in [("tls", "127.0.0.1"), ("client", "usher")] {
+        let key = KeyPair::generate().unwrap();
+        let mut leaf = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        // One that is called like its authority counts as signed by itself.
+        leaf.distinguished_name.push(DnType::CommonName, name);
+        let leaf = leaf.signed_by(&key, &issuer).unwrap();
+        std::fs::write(folder.join(file).with_extension("crt"), leaf.pem()).unwrap();
+        std::fs::write(folder.join(file).with_extension("key"), key.serialize_pem()).unwrap();
+    }
+}
+
+/// A server with these certificates, the rest of its arguments, and its port.
+async fn with_tls(folder: &Path, rest: &[&str]) -> Option<(Redis, u16)> {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let (ca, cert, key, port) = (path("ca.pem"), path("tls.crt"), path("tls.key"), free_port());
+    let port_text = port.to_string();
+    let tls = ["--tls-port", &port_text, "--tls-cert-file", &cert, "--tls-key-file", &key];
+    let tls = [&tls[..], &["--tls-ca-cert-file", &ca], rest].concat();
+    Redis::start(&tls).await.map(|redis| (redis, port))
 }
 
 #[tokio::test]
@@ -175,15 +189,10 @@ async fn load_is_shared_over_tls_with_an_authority_of_its_own() {
     let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     certificates(folder.path());
     certificates(other.path());
-    let path = |name: &str| folder.path().join(name).display().to_string();
-    let (ca, cert, key) = (path("ca.pem"), path("tls.crt"), path("tls.key"));
-    let port = free_port();
-    let tls = ["--tls-port", &port.to_string(), "--tls-cert-file", &cert, "--tls-key-file", &key];
-    let tls = [&tls[..], &["--tls-ca-cert-file", &ca, "--tls-auth-clients", "no", "--requirepass", "p@ss"]]
-        .concat();
-    let Some(_redis) = Redis::start(&tls).await else { return };
+    let rest = ["--tls-auth-clients", "no", "--requirepass", "p@ss"];
+    let Some((_redis, port)) = with_tls(folder.path(), &rest).await else { return };
     let store = format!("--state-store=rediss://:p%40ss@127.0.0.1:{port}/2");
-    let trusts = format!("--state-store-ca-file={ca}");
+    let trusts = format!("--state-store-ca-file={}", folder.path().join("ca.pem").display());
     let flags = [LEAST_REQUESTS, &store, &trusts];
     let (a, b) = (Replica::start(&flags).await, Replica::start(&flags).await);
     let _held = a.hold(5, PODS[0]).await;
@@ -196,4 +205,31 @@ async fn load_is_shared_over_tls_with_an_authority_of_its_own() {
     let plain = Replica::start(&[LEAST_REQUESTS, &plain]).await;
     eventually("no TLS", async || failures(&plain, "timeout") + failures(&plain, "closed") > 0.0).await;
     assert_eq!(Picker::metric_of(plain.metrics, "usher_state_store_connected"), Some(0.0));
+}
+
+#[tokio::test]
+async fn store_that_asks_for_a_certificate_gets_the_one_that_is_there() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    certificates(folder.path());
+    certificates(other.path());
+    // Redis asks where nothing else is said.
+    let Some((_redis, port)) = with_tls(folder.path(), &[]).await else { return };
+    let store = format!("--state-store=rediss://127.0.0.1:{port}");
+    let trusts = format!("--state-store-ca-file={}", folder.path().join("ca.pem").display());
+    let shows = [("cert", "client.crt"), ("key", "client.key")].map(|(kind, file)| {
+        format!("--state-store-client-{kind}-file={}", other.path().join(file).display())
+    });
+    let none = Replica::start(&[LEAST_REQUESTS, &store, &trusts]).await;
+    let wrong = Replica::start(&[LEAST_REQUESTS, &store, &trusts, &shows[0], &shows[1]]).await;
+    for replica in [&none, &wrong] {
+        eventually("a refusal", async || failures(replica, "tls") > 0.0).await;
+        let said = |line: &str| line.contains("\"tls\"") && line.contains("--state-store-client-cert-file");
+        replica.usher.log().find(0, "a refusal", |line| said(line).then_some(())).await;
+        replica.pick().await;
+    }
+    for file in ["client.crt", "client.key"] {
+        std::fs::copy(folder.path().join(file), other.path().join(file)).unwrap();
+    }
+    wrong.is_connected(true).await;
+    assert_eq!(none.metric("usher_state_store_connected"), 0.0);
 }

@@ -75,7 +75,7 @@ impl Turns {
         }
     }
 
-    /// Flows that got most, and their tokens; none where a policy remembers nothing.
+    /// Flows that got something, and their tokens; none where a policy remembers nothing.
     pub(super) fn service(&self, flows: &Flows, now: Nanos) -> Vec<(u64, u32)> {
         match self {
             Self::Strict(_) | Self::RoundRobin(_) => Vec::new(),

@@ -14,13 +14,12 @@
 //!
 //! Service that a flow got at other replicas counts like that of its own.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::super::flows::{Flow, FlowRef, Flows, Memory};
 use super::super::line::Waiter;
 use super::super::rank::Rank;
-use super::super::service::{MOST_FLOWS, Served};
+use super::super::service::Served;
 use super::super::time::{Nanos, nanos};
 use crate::schedule::flow_control::ProgramAwareParams;
 
@@ -128,16 +127,11 @@ impl ProgramAware {
         }
     }
 
-    /// Flows that got most here, and their tokens as far as they aren't forgotten.
+    /// Flows that got something here, and their tokens as far as they aren't forgotten.
     pub(super) fn service(&self, flows: &Flows, now: Nanos) -> Vec<(u64, u32)> {
         let scale = (-self.half_lives_since(self.epoch, now)).exp2();
         let of = flows.iter().map(|flow| (flow.shared, (flow.service * scale) as u32));
-        let mut service: Vec<_> = of.filter(|(_, tokens)| *tokens > 0).collect();
-        if service.len() > MOST_FLOWS {
-            service.select_nth_unstable_by_key(MOST_FLOWS, |(_, tokens)| Reverse(*tokens));
-            service.truncate(MOST_FLOWS);
-        }
-        service
+        of.filter(|(_, tokens)| *tokens > 0).collect()
     }
 
     /// Takes service of flows at other replicas, in place of what was reported before.

@@ -4,6 +4,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
+use crate::flow::queue::ServedElsewhere;
 use crate::flow::queue::flows::shared_name;
 use crate::replicas::FlowService;
 use crate::schedule::flow_control::{Fairness, ProgramAwareParams};
@@ -117,22 +118,25 @@ fn program_served_at_another_replica_comes_later() {
         pool.enqueue("x", "greedy", 0);
         pool.enqueue("y", "modest", 0);
     };
+    let report = |pool: &mut Pool, others: &[(Nanos, &[FlowService])]| {
+        pool.queue.report_service(pool.now, &ServedElsewhere::new(others));
+    };
     // Reported while they wait, and before they come; of another band, and no longer.
     arrive(&mut pool);
-    pool.queue.report_service(pool.now, &[(0, &[said])]);
+    report(&mut pool, &[(0, &[said])]);
     assert_eq!(pool.drain(), ["y", "x"]);
     arrive(&mut pool);
     assert_eq!(pool.drain(), ["y", "x"]);
-    pool.queue.report_service(pool.now, &[(0, &[FlowService { priority: 1, ..said }])]);
+    report(&mut pool, &[(0, &[FlowService { priority: 1, ..said }])]);
     arrive(&mut pool);
     assert_eq!(pool.drain(), ["x", "y"]);
     // What several said adds up, as far as it isn't forgotten.
     let half = FlowService { tokens: 600, ..said };
     let other = FlowService { flow: shared_name("modest"), ..said };
-    pool.queue.report_service(pool.now, &[(0, &[half, other]), (0, &[half])]);
+    report(&mut pool, &[(0, &[half, other]), (0, &[half])]);
     arrive(&mut pool);
     assert_eq!(pool.drain(), ["y", "x"]);
-    pool.queue.report_service(pool.now, &[(0, &[half, other]), (60 * S, &[half])]);
+    report(&mut pool, &[(0, &[half, other]), (60 * S, &[half])]);
     arrive(&mut pool);
     assert_eq!(pool.drain(), ["x", "y"]);
 }
@@ -168,7 +172,7 @@ fn programs_get_equal_tokens_of_two_replicas_together() {
         if round % 10 == 0 {
             let said = pools.each_ref().map(|pool| pool.queue.service(pool.now));
             for (pool, other) in pools.iter_mut().zip(said.iter().rev()) {
-                pool.queue.report_service(pool.now, &[(0, other)]);
+                pool.queue.report_service(pool.now, &ServedElsewhere::new(&[(0, other)]));
             }
         }
     }

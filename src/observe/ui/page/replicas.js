@@ -4,10 +4,11 @@ import { bytes, count, grouped, h, note, percent, refresh, span, table } from '.
 /** Replicas that are listed, the most silent first. */
 const LISTED = 20;
 
-function store({ is_connected: isConnected, shares_prefixes: sharesPrefixes, sent_bytes: sent, received_bytes: received }) {
+function store({ is_connected: isConnected, shares_prefixes: sharesPrefixes, shares_learned: sharesLearned, sent_bytes: sent, received_bytes: received }) {
   const state = isConnected ? 'The state store is connected' : 'The state store is away';
   const prefixes = sharesPrefixes ? '' : '; prefixes are not shared';
-  return `${state}${prefixes}. Sent ${bytes(sent)}, received ${bytes(received)} since the start.`;
+  const learned = sharesLearned ? '' : '; learned state is not handed on';
+  return `${state}${prefixes}${learned}. Sent ${bytes(sent)}, received ${bytes(received)} since the start.`;
 }
 
 function prefixes({ stream_bytes: stream, dropped_blocks: dropped, matched: { own, others, restored } }) {

@@ -83,6 +83,9 @@ struct Member {
 /// Other fingerprints that are remembered.
 const MAX_FOREIGN: usize = 16;
 
+/// Bytes of an entry at most, whatever the store says: sums have to hold them.
+const MAX_SKIPPED: u64 = 1 << 40;
+
 impl Exchange {
     /// Time after which an origin that is silent is forgotten, as in llm-d-router. Its blocks stay.
     pub const TTL: Duration = Duration::from_secs(180);
@@ -185,6 +188,19 @@ impl Exchange {
         let known = self.known(&batch, Some(origin), now_ms);
         self.import(at, origin, &known, now_ms);
         Received::Imported
+    }
+
+    /// Counts a new entry that was not read, as it is longer than any of a replica.
+    pub fn skip(&mut self, id: EntryId, bytes: u64) {
+        self.members.iter_mut().for_each(|member| member.publisher.count_entry(bytes.min(MAX_SKIPPED)));
+        self.skip_older(id, bytes);
+    }
+
+    /// Counts such an entry that is older than all that were read. Returns `false` if nothing older is of use.
+    pub(super) fn skip_older(&mut self, id: EntryId, bytes: u64) -> bool {
+        self.counts.malformed += 1;
+        self.bound.entry(id, bytes.min(MAX_SKIPPED) as usize);
+        !self.bound.is_full()
     }
 
     /// Begins to read the stream from its end, whatever it was like before.

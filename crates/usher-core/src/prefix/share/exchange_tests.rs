@@ -76,6 +76,28 @@ fn replica_imports_the_blocks_of_others_only() {
 }
 
 #[test]
+fn entries_that_were_not_read_fill_the_stream_whatever_their_size() {
+    let (pool, budget) = (pool(&["a"]), Arc::default());
+    let [mut first, mut second] = [1, 2].map(|number| Replica::new(number, &pool, &budget));
+    first.add(0, &[1]);
+    let batch = &first.poll(100)[0];
+    second.exchange.skip(id(1), 100);
+    assert_eq!(second.exchange.stream_bytes(), 100 + StreamBound::ENTRY);
+    for number in 2..5 {
+        second.exchange.skip(id(number), u64::MAX);
+    }
+    second.exchange.receive(id(5), batch, 100);
+    assert_eq!((second.exchange.trim(), second.exchange.counts().malformed), (Some(id(5)), 4));
+    assert_eq!(second.exchange.stream_bytes(), batch.len() as u64 + StreamBound::ENTRY);
+    // Read backwards they leave no room for what is older.
+    let mut warm_up = WarmUp::default();
+    warm_up.page(&mut second.exchange, [(id(5), batch.as_slice())], 100);
+    assert!(!warm_up.is_over());
+    warm_up.skip(&mut second.exchange, id(4), u64::MAX);
+    assert_eq!((warm_up.is_over(), warm_up.before(), warm_up.after()), (true, Some(id(4)), id(5)));
+}
+
+#[test]
 fn unreadable_entries_are_counted_and_logged_once() {
     let (pool, budget) = (pool(&["a"]), Arc::default());
     let [mut first, mut second] = [1, 2].map(|number| Replica::new(number, &pool, &budget));

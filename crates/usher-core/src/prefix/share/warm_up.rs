@@ -23,18 +23,34 @@ impl WarmUp {
         entries: impl IntoIterator<Item = (EntryId, &'a [u8])>,
         now_ms: u64,
     ) {
-        let before = self.oldest;
-        if before.is_none() {
-            exchange.restart_reading();
-        }
+        let before = self.begin(exchange);
         for (id, payload) in entries {
-            self.newest = self.newest.or(Some(id));
-            if self.oldest.is_none_or(|oldest| id < oldest) {
-                self.oldest = Some(id);
-                self.is_over |= !exchange.restore(id, payload, now_ms);
-            }
+            self.entry(id, || exchange.restore(id, payload, now_ms));
         }
         self.is_over |= self.oldest == before;
+    }
+
+    /// Takes a page of one entry that was not read, as it is longer than any of a replica.
+    pub fn skip(&mut self, exchange: &mut Exchange, id: EntryId, bytes: u64) {
+        let before = self.begin(exchange);
+        self.entry(id, || exchange.skip_older(id, bytes));
+        self.is_over |= self.oldest == before;
+    }
+
+    fn begin(&self, exchange: &mut Exchange) -> Option<EntryId> {
+        if self.oldest.is_none() {
+            exchange.restart_reading();
+        }
+        self.oldest
+    }
+
+    /// Takes an entry that is older than those before. `restore` returns `false` if nothing older is of use.
+    fn entry(&mut self, id: EntryId, restore: impl FnOnce() -> bool) {
+        self.newest = self.newest.or(Some(id));
+        if self.oldest.is_none_or(|oldest| id < oldest) {
+            self.oldest = Some(id);
+            self.is_over |= !restore();
+        }
     }
 
     /// Id that the next page's entries have to be before; `None`: the stream's end.
