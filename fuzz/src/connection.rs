@@ -232,7 +232,15 @@ impl Client {
                 self.frame(SETTINGS, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());
             }
             (b'i', _) => self.frame(PING, 0, 0, &[letter(1); 8]),
-            (b'q', Some(stream)) => self.frame(PRIORITY, 0, stream, &[0, 0, 0, 0, letter(2)]),
+            (b'q', Some(stream)) => {
+                // A stream that depends on itself is reset.
+                let is_own = letter(2) == b's';
+                let dependency = if is_own { stream } else { 0 };
+                self.frame(PRIORITY, 0, stream, &[&dependency.to_be_bytes()[..], &[letter(3)]].concat());
+                if is_own {
+                    self.half_close(stream);
+                }
+            }
             (b'.', _) => drop(self.flush().await),
             // Streams linger that have ended on the server's side.
             (b'z', _) => {

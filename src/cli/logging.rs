@@ -31,5 +31,9 @@ pub(super) fn start(settings: LogSettings) -> LogLevel {
 /// Events of this level and above, if they are ours.
 fn targets(level: Level) -> Targets {
     // What libraries log in detail is for their authors, and may quote what we don't log.
-    Targets::new().with_default(level.min(Level::WARN)).with_target(env!("CARGO_CRATE_NAME"), level)
+    Targets::new()
+        .with_default(level.min(Level::WARN))
+        // Warns of every PING acknowledgement that was not asked for. A GOAWAY is logged by us.
+        .with_target("h2", level.min(Level::ERROR))
+        .with_target(env!("CARGO_CRATE_NAME"), level)
 }

@@ -1,13 +1,11 @@
-//! Counts the data that arrives on a connection, and the data that its streams read.
+//! Counts the data that streams of a connection read.
 //!
 //! HTTP/2 keeps what streams haven't read, and says neither how much that is nor when it drops it.
-//! So it is counted on both sides of it: [`Counted`] sees what a client sends, and [`RequestBody`]
-//! what streams take.
+//! So it is counted on both sides of it: [`Counted`](super::counted::Counted) sees what a client sends,
+//! and [`RequestBody`] what streams take.
 
 use std::future::poll_fn;
-use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -17,17 +15,12 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::backlog::Backlog;
 use super::call::CallSource;
-use super::first_settings::FirstSettings;
-use super::forward::forward_all_but_writes;
-use super::frames::{Arrival, OVERHEAD, Received, ResetStreams};
-use super::preface::PREFACE;
-use crate::memory::{ConnectionRoom, OpenStream, StreamState, TURN, Unread, small};
+use super::frames::{OVERHEAD, charge};
+use crate::memory::{ConnectionRoom, OpenStream, StreamState, Unread, small};
 
 /// Time that a client has to end its side of a stream which has ended on ours. HTTP/2 forgets a
 /// stream that we reset, and counts small frames against the connection for ever that arrive
@@ -37,194 +30,6 @@ const LINGER: Duration = Duration::from_secs(10);
 /// Lingering streams of a connection at most, of those of [all](crate::memory::Budget::lingering). Further ones are
 /// reset at once.
 const MAX_LINGERING: usize = 256;
-
-/// Unread trailers of a connection at most. They have no flow control, and a few hundred bytes on their way
-/// become 20 KiB; requests of gRPC have none.
-const MAX_TRAILERS: i64 = 4;
-
-/// Charge of HTTP/2 for an unread frame of so many bytes, [`OVERHEAD`] included. None for one
-/// that ends its stream: such are few.
-fn charge(bytes: i64) -> Option<i64> {
-    Some(2 * OVERHEAD - bytes).filter(|charge| (1..OVERHEAD).contains(charge))
-}
-
-/// Turns of a connection, each of which ends before its streams run.
-#[derive(Clone, Debug, Default)]
-pub struct Turns(Arc<AtomicU64>);
-
-impl Turns {
-    /// Runs the connection. Each time that its task is polled is a turn.
-    pub async fn of<C: Future>(&self, mut connection: Pin<&mut C>) -> C::Output {
-        poll_fn(|context| {
-            self.0.fetch_add(1, Relaxed);
-            connection.as_mut().poll(context)
-        })
-        .await
-    }
-
-    fn now(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
-
-/// A connection whose DATA frames are counted as they arrive. Its streams get a turn to read after
-/// every [`TURN`] bytes.
-#[derive(Debug)]
-pub struct Counted<I> {
-    io: I,
-    room: ConnectionRoom,
-    received: Received,
-    reset: ResetStreams,
-    /// Arrived since the last turn.
-    recent: u64,
-    /// The turn of the connection in which it has yielded.
-    yielded: Option<u64>,
-    turns: Turns,
-    /// Headers have arrived whose streams may not have begun.
-    has_coming: bool,
-    backlog: Backlog,
-    /// Until it is sent.
-    settings: Option<FirstSettings>,
-}
-
-impl<I> Counted<I> {
-    /// A connection from its preface on.
-    pub fn new(io: I, room: ConnectionRoom, turns: Turns) -> Self {
-        let (received, reset) = (Received::after(PREFACE.len()), ResetStreams::new());
-        let settings = Some(FirstSettings::new(room.windows().streams));
-        Self {
-            io,
-            room,
-            received,
-            reset,
-            recent: 0,
-            yielded: None,
-            turns,
-            has_coming: false,
-            backlog: Backlog::default(),
-            settings,
-        }
-    }
-}
-
-impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        let Some(most) = this.backlog.may_read(context.waker()) else { return Poll::Pending };
-        this.room.begin(this.received.ahead());
-        if let Some(turn) = this.yielded {
-            if turn == this.turns.now() {
-                // Asked again before streams have run; it is to be woken already.
-                return Poll::Pending;
-            }
-            this.room.settle(this.recent);
-            (this.recent, this.yielded) = (0, None);
-        } else if this.recent >= TURN {
-            this.yielded = Some(this.turns.now());
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        } else if this.room.is_unsettled() {
-            this.room.settle(this.recent);
-        }
-        if this.room.is_unsettled() {
-            this.room.unread().settles_with(context.waker());
-        }
-        let unread = this.room.unread();
-        if this.has_coming {
-            // HTTP/2 has read all that was there, as it asks for more.
-            this.has_coming = unread.were_read(this.turns.now(), this.received.is_within_headers());
-        }
-        let before = buffer.filled().len();
-        if most < buffer.remaining() {
-            let mut few = ReadBuf::new(buffer.initialize_unfilled_to(most));
-            ready!(Pin::new(&mut this.io).poll_read(context, &mut few))?;
-            let read = few.filled().len();
-            buffer.advance(read);
-        } else {
-            ready!(Pin::new(&mut this.io).poll_read(context, buffer))?;
-        }
-        let (has_coming, backlog, mut dropped) = (&mut this.has_coming, &mut this.backlog, 0);
-        let arrived =
-            this.received.read(&buffer.filled()[before..], &this.reset, |stream, what| match what {
-                Arrival::Headers => {
-                    backlog.arrived();
-                    if unread.headers_arrived(stream) {
-                        *has_coming = true;
-                    } else {
-                        unread.trailers_arrived();
-                    }
-                }
-                Arrival::Data(bytes) => {
-                    backlog.arrived();
-                    if !unread.data_arrived(stream, bytes) {
-                        dropped += bytes;
-                    } else if let Some(charge) = charge(bytes) {
-                        unread.add_small(charge);
-                    }
-                }
-            });
-        let arrived = arrived - dropped;
-        if arrived != 0 {
-            unread.add(arrived);
-            this.recent = this.recent.saturating_add_signed(arrived);
-        }
-        if unread.trailers() > MAX_TRAILERS {
-            return Poll::Ready(Err(io::Error::other("the client sent more trailers than may be unread")));
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<I: AsyncWrite + Unpin> AsyncWrite for Counted<I> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let this = &mut *self;
-        let io = Pin::new(&mut this.io);
-        let written = match &mut this.settings {
-            None => ready!(this.backlog.write(io.poll_write(context, bytes)))?,
-            Some(settings) => {
-                let written = ready!(this.backlog.write(io.poll_write(context, settings.replace(bytes))))?;
-                if settings.sent(written) {
-                    this.settings = None;
-                }
-                written
-            }
-        };
-        this.reset.sent(&bytes[..written]);
-        Poll::Ready(Ok(written))
-    }
-
-    forward_all_but_writes!();
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        if self.settings.is_some()
-            && let Some(first) = slices.iter().find(|slice| !slice.is_empty())
-        {
-            return self.poll_write(context, first);
-        }
-        let this = &mut *self;
-        let written = Pin::new(&mut this.io).poll_write_vectored(context, slices);
-        let written = ready!(this.backlog.write(written))?;
-        let mut rest = written;
-        for slice in slices {
-            let part = rest.min(slice.len());
-            self.reset.sent(&slice[..part]);
-            rest -= part;
-        }
-        Poll::Ready(Ok(written))
-    }
-}
 
 /// The body of a request, whose data is counted as it is read. When it is dropped before its end,
 /// its stream lingers until the client ends it, unless the stream is reset.

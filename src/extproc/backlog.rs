@@ -1,63 +1,74 @@
-//! Bounds what is taken from a client that takes nothing from us.
+//! Bounds the frames that are taken from a client before what they lead to is written.
 //!
 //! HTTP/2 has no flow control for headers and resets. What is to be sent of a stream that is over waits in the
 //! connection, uncounted, for as long as the client leaves it in its socket; so new frames wait there, too.
+//!
+//! Frames of all kinds count. h2 makes a stream, to reset it, not only for headers and data that it refuses: for
+//! PRIORITY of a stream that depends on itself and for PUSH_PROMISE with malformed headers as well. It sends
+//! replies to PING and SETTINGS before it reads on, and none to other kinds, but these take time like any.
 
 use std::io;
 use std::task::{Poll, Waker};
 
-/// Frames of headers and data that are taken while nothing can be written. A stream that is over takes up to 3
-/// KiB until its end is sent.
-const FRAMES: usize = 128;
+/// Frames that are taken in a turn of the connection, or while nothing can be written. A stream that is over
+/// takes up to 3 KiB until its end is sent.
+pub const FRAMES: usize = 128;
 
-/// Bytes that are read at once while nothing can be written: few enough that they hold no more than some
-/// hundred frames.
-const BYTES: usize = 1 << 10;
-
-/// The least that is sent in reply to a frame, in bytes: a reset.
-const REPLY: usize = 13;
-
-/// Frames that have come since nothing could be written.
+/// Frames that have come in this turn, or since nothing could be written.
 #[derive(Debug, Default)]
 pub struct Backlog {
     is_blocked: bool,
+    turn: u64,
     frames: usize,
     /// Reads when something could be written.
     reader: Option<Waker>,
 }
 
 impl Backlog {
-    /// Bytes that may be read now. `None`: nothing, and the reader is woken once something could be written.
-    pub fn may_read(&mut self, reader: &Waker) -> Option<usize> {
-        if !self.is_blocked {
-            self.frames = 0;
-            return Some(usize::MAX);
+    /// Frames that may be taken now, in this turn of the connection. `None`: the reader is woken for the next
+    /// one, before which replies are written, or once something could be written.
+    #[inline]
+    pub fn may_take(&mut self, turn: u64, reader: &Waker) -> Option<usize> {
+        if !self.is_blocked && self.turn != turn {
+            (self.turn, self.frames) = (turn, 0);
         }
         if self.frames < FRAMES {
-            return Some(BYTES);
+            return Some(FRAMES - self.frames);
         }
-        self.reader = Some(reader.clone());
+        if self.is_blocked {
+            self.reader = Some(reader.clone());
+        } else {
+            reader.wake_by_ref();
+        }
         None
     }
 
-    /// A frame has come that may have a reply.
+    /// So many frames have come.
     #[inline]
-    pub fn arrived(&mut self) {
-        self.frames += 1;
+    pub fn arrived(&mut self, frames: usize) {
+        self.frames += frames;
     }
 
     /// Notes what became of an attempt to write, and returns it.
     #[inline]
     pub fn write(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         self.is_blocked = written.is_pending();
-        if let Poll::Ready(written) = &written
-            && let Some(reader) = self.reader.take()
-        {
-            let replies = written.as_ref().map_or(usize::MAX, |bytes| bytes / REPLY);
-            self.frames = self.frames.saturating_sub(replies);
-            reader.wake();
+        if let Poll::Ready(written) = &written {
+            if written.is_err() {
+                // For the reader to find the end.
+                self.frames = 0;
+            }
+            if let Some(reader) = self.reader.take() {
+                reader.wake();
+            }
         }
         written
+    }
+
+    /// So many frames were written: as many may come as may have been replied to.
+    #[inline]
+    pub fn sent(&mut self, frames: usize) {
+        self.frames = self.frames.saturating_sub(frames);
     }
 }
 
@@ -78,31 +89,40 @@ mod tests {
         }
     }
 
-    fn come(backlog: &mut Backlog, frames: usize) {
-        (0..frames).for_each(|_| backlog.arrived());
-    }
-
     #[test]
     fn reading_stops_while_nothing_can_be_written() {
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(Arc::clone(&woken));
         let mut backlog = Backlog::default();
-        come(&mut backlog, 10 * FRAMES);
-        assert_eq!(backlog.may_read(&waker), Some(usize::MAX), "as long as nothing has to be written");
         assert!(backlog.write(Poll::Pending).is_pending());
-        assert_eq!(backlog.may_read(&waker), Some(BYTES));
-        come(&mut backlog, FRAMES);
-        assert_eq!(backlog.may_read(&waker), None);
+        for (turn, left) in [(1, FRAMES), (2, FRAMES / 2)] {
+            assert_eq!(backlog.may_take(turn, &waker), Some(left));
+            backlog.arrived(FRAMES / 2);
+        }
+        assert_eq!((backlog.may_take(3, &waker), woken.0.load(Relaxed)), (None, 0));
         // As many may come as may have been replied to, while the rest is stuck again.
-        let _ = backlog.write(Poll::Ready(Ok(10 * REPLY)));
+        let _ = backlog.write(Poll::Ready(Ok(130)));
+        backlog.sent(10);
         assert_eq!(woken.0.load(Relaxed), 1);
         let _ = backlog.write(Poll::Pending);
-        assert_eq!(backlog.may_read(&waker), Some(BYTES));
-        come(&mut backlog, 10);
-        assert_eq!(backlog.may_read(&waker), None);
+        assert_eq!(backlog.may_take(4, &waker), Some(10));
+        backlog.arrived(10);
+        assert_eq!(backlog.may_take(4, &waker), None);
         // The client takes all there is.
         let _ = backlog.write(Poll::Ready(Ok(1)));
-        assert_eq!((backlog.may_read(&waker), woken.0.load(Relaxed)), (Some(usize::MAX), 2));
+        assert_eq!((backlog.may_take(5, &waker), woken.0.load(Relaxed)), (Some(FRAMES), 2));
+    }
+
+    #[test]
+    fn a_turn_ends_after_many_frames() {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut backlog = Backlog::default();
+        for turn in 1..5 {
+            assert_eq!(backlog.may_take(turn, &waker), Some(FRAMES), "nothing is stuck");
+            backlog.arrived(FRAMES);
+            assert_eq!((backlog.may_take(turn, &waker), woken.0.load(Relaxed)), (None, turn as usize));
+        }
     }
 
     #[test]
@@ -111,9 +131,9 @@ mod tests {
         let waker = Waker::from(Arc::clone(&woken));
         let mut backlog = Backlog::default();
         let _ = backlog.write(Poll::Pending);
-        come(&mut backlog, FRAMES);
-        assert_eq!(backlog.may_read(&waker), None);
+        backlog.arrived(FRAMES);
+        assert_eq!(backlog.may_take(1, &waker), None);
         let _ = backlog.write(Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())));
-        assert_eq!((backlog.may_read(&waker), woken.0.load(Relaxed)), (Some(usize::MAX), 1));
+        assert_eq!((backlog.may_take(1, &waker), woken.0.load(Relaxed)), (Some(FRAMES), 1));
     }
 }

@@ -19,7 +19,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tower::BoxError;
 
-use super::arrivals::{self, Counted, Replies, RequestBody, Turns};
+use super::arrivals::{self, Replies, RequestBody};
+use super::counted::{Counted, Turns};
 use super::executor::StreamExecutor;
 use super::preface::WithPreface;
 use super::spread::Streams;
@@ -179,7 +180,8 @@ where
             .max_concurrent_streams(windows.most_streams)
             .max_pending_accept_reset_streams(MAX_RESET_UNSEEN)
             // What a gateway still sends on streams that ended early counts here: a connection
-            // would be closed on which many requests were refused, and all the others with it.
+            // would be closed on which many requests were refused, and all the others with it. `Counted`
+            // bounds the resets that wait to be sent.
             .max_local_error_reset_streams(None)
             .max_header_list_size(MAX_HEADER_LIST)
             .max_send_buf_size(windows.unsent as usize)

@@ -17,6 +17,12 @@ const PADDED: u8 = 0x8;
 /// and its share of a read buffer.
 pub const OVERHEAD: i64 = 256;
 
+/// Charge of HTTP/2 for an unread frame of so many bytes, [`OVERHEAD`] included. None for one
+/// that ends its stream: such are few.
+pub fn charge(bytes: i64) -> Option<i64> {
+    Some(2 * OVERHEAD - bytes).filter(|charge| (1..OVERHEAD).contains(charge))
+}
+
 /// Finds frames in the bytes of one direction of a connection, which may be cut anywhere.
 #[derive(Debug)]
 struct Heads {
@@ -40,12 +46,18 @@ impl Heads {
         Self { skip: preface, head: [0; HEAD], have: 0 }
     }
 
-    /// The next frame whose head ends within `bytes`, which are then those of its payload and after.
+    /// Leaves of `bytes` those after the payload that is still to come.
     #[inline]
-    fn next(&mut self, bytes: &mut &[u8]) -> Option<Head> {
+    fn skip(&mut self, bytes: &mut &[u8]) {
         let skipped = self.skip.min(bytes.len());
         self.skip -= skipped;
         *bytes = &bytes[skipped..];
+    }
+
+    /// The next frame whose head ends within `bytes`, which are then those of its payload and after.
+    #[inline]
+    fn next(&mut self, bytes: &mut &[u8]) -> Option<Head> {
+        self.skip(bytes);
         if bytes.is_empty() {
             return None;
         }
@@ -71,7 +83,7 @@ impl Heads {
     }
 }
 
-/// Counts the DATA frames that a client sends.
+/// Counts the frames that a client sends.
 #[derive(Debug)]
 pub struct Received {
     heads: Heads,
@@ -79,6 +91,17 @@ pub struct Received {
     padded: Option<Data>,
     /// The last frame is one of headers, and whether none of those follows it.
     headers: Option<bool>,
+}
+
+/// Result of a [read](Received::read).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// Bytes that were read: all, or those up to the end of the last frame.
+    pub bytes: usize,
+    /// Frames of any kind whose heads end within those.
+    pub frames: usize,
+    /// Memory that the DATA frames among those take.
+    pub data: i64,
 }
 
 /// Message of a client on a stream.
@@ -120,16 +143,17 @@ impl Received {
         self.headers.is_some_and(|are_last| !are_last || self.heads.skip > 0)
     }
 
-    /// Memory that the DATA frames take whose heads end within the next `bytes`: their payload, and
-    /// [`OVERHEAD`] each. The padding of a frame is taken off when its length is read. Frames on
-    /// streams that were `reset` take none. `on_arrival` is called with what came on which stream.
+    /// Reads `all` up to the end of the last of `most` frames, a number above 0. DATA frames take
+    /// their payload, and [`OVERHEAD`] each. The padding of a frame is taken off when its length is read.
+    /// Frames on streams that were `reset` take none. `on_arrival` is called with what came on which stream.
     pub fn read(
         &mut self,
-        mut bytes: &[u8],
+        all: &[u8],
+        most: usize,
         reset: &ResetStreams,
         mut on_arrival: impl FnMut(u32, Arrival),
-    ) -> i64 {
-        let mut sum = 0;
+    ) -> Arrived {
+        let (mut bytes, mut frames, mut sum) = (all, 0, 0);
         loop {
             if let (Some(data), Some(padding)) = (self.padded, bytes.first()) {
                 let length = (data.length - 1 - i64::from(*padding)).max(0);
@@ -138,7 +162,14 @@ impl Received {
                 on_arrival(data.stream, Arrival::Data(less));
                 self.padded = None;
             }
-            let Some(head) = self.heads.next(&mut bytes) else { return sum };
+            if frames == most {
+                self.heads.skip(&mut bytes);
+                return Arrived { bytes: all.len() - bytes.len(), frames, data: sum };
+            }
+            let Some(head) = self.heads.next(&mut bytes) else {
+                return Arrived { bytes: all.len(), frames, data: sum };
+            };
+            frames += 1;
             let Head { length, kind, flags, stream } = head;
             let are_headers = matches!(kind, HEADERS | CONTINUATION);
             self.headers = are_headers.then_some(flags & END_HEADERS != 0);
@@ -172,9 +203,11 @@ impl ResetStreams {
         Self { heads: Heads::after(0), streams: HashSet::new(), order: VecDeque::new() }
     }
 
-    /// Notes that bytes were sent.
-    pub fn sent(&mut self, mut bytes: &[u8]) {
+    /// Notes that bytes were sent. Returns the number of frames whose heads end within them.
+    pub fn sent(&mut self, mut bytes: &[u8]) -> usize {
+        let mut frames = 0;
         while let Some(head) = self.heads.next(&mut bytes) {
+            frames += 1;
             if head.kind == RST_STREAM && self.streams.insert(head.stream) {
                 self.order.push_back(head.stream);
                 if self.order.len() > MAX_RESET
@@ -184,6 +217,7 @@ impl ResetStreams {
                 }
             }
         }
+        frames
     }
 
     fn has(&self, stream: u32) -> bool {
@@ -201,6 +235,9 @@ impl Default for ResetStreams {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// As many frames as there are.
+    const ALL: usize = usize::MAX;
 
     fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
         let length = (payload.len() as u32).to_be_bytes();
@@ -225,13 +262,14 @@ mod tests {
             let mut arrived = 0;
             let read = Received::after(0).read(
                 &frame(kind, flags, payload),
+                ALL,
                 &ResetStreams::new(),
                 |stream, what| {
                     assert_eq!((stream, matches!(what, Arrival::Headers)), (1, kind == HEADERS));
                     arrived += if let Arrival::Data(bytes) = what { bytes } else { 0 };
                 },
             );
-            assert_eq!((read, arrived), (taken, taken), "{flags} {payload:?}");
+            assert_eq!((read.data, arrived), (taken, taken), "{flags} {payload:?}");
         }
     }
 
@@ -239,11 +277,11 @@ mod tests {
     fn data_on_reset_streams_does_not_count() {
         let mut reset = ResetStreams::new();
         let sent = [frame(DATA, 0, &[RST_STREAM; 30]), frame(RST_STREAM, 0, &[0; 4])].concat();
-        sent.chunks(4).for_each(|part| reset.sent(part));
+        assert_eq!(sent.chunks(4).map(|part| reset.sent(part)).sum::<usize>(), 2);
         let mut late = frame(DATA, 0, b"x");
-        assert_eq!(Received::after(0).read(&late, &reset, |_, _| {}), 0);
+        assert_eq!(Received::after(0).read(&late, ALL, &reset, |_, _| {}).data, 0);
         late[8] = 3;
-        assert_eq!(Received::after(0).read(&late, &reset, |_, _| {}), 257, "another stream");
+        assert_eq!(Received::after(0).read(&late, ALL, &reset, |_, _| {}).data, 257, "another stream");
         (0..MAX_RESET as u32).for_each(|stream| {
             let mut bytes = frame(RST_STREAM, 0, &[0; 4]);
             bytes[5..9].copy_from_slice(&(2 * stream + 5).to_be_bytes());
@@ -267,7 +305,7 @@ mod tests {
             let mut received = Received::after(0);
             let wire: Vec<u8> =
                 frames.iter().flat_map(|(kind, flags)| frame(*kind, *flags, b"abc")).collect();
-            received.read(&wire[..wire.len() - missing], &ResetStreams::new(), |_, _| {});
+            received.read(&wire[..wire.len() - missing], ALL, &ResetStreams::new(), |_, _| {});
             assert_eq!(received.is_within_headers(), within, "{frames:?}");
         }
     }
@@ -275,11 +313,12 @@ mod tests {
     proptest! {
         #[test]
         fn frames_are_found_at_any_split(
-            frames in prop::collection::vec((0u8..3, any::<u8>(), 0usize..300), 0..20),
+            frames in prop::collection::vec((0u8..12, any::<u8>(), 0usize..300), 0..20),
             cuts in prop::collection::vec(1usize..40, 1..9),
+            most in 1usize..4,
         ) {
             let mut wire = vec![b'p'; 24];
-            let mut want = 0;
+            let (count, mut want) = (frames.len(), 0);
             for (kind, flags, length) in frames {
                 let payload = vec![1; length];
                 wire.extend(frame(kind, flags, &payload));
@@ -289,21 +328,23 @@ mod tests {
                     want += Data { stream: 1, length: (length - padding) as i64, is_last }.taken();
                 }
             }
-            let (mut received, mut got, mut rest) = (Received::after(24), 0, &wire[..]);
+            let (mut received, mut got, mut rest) = (Received::after(24), (0, 0), &wire[..]);
             for cut in cuts.iter().cycle() {
-                let (now, later) = rest.split_at(rest.len().min(*cut));
-                got += received.read(now, &ResetStreams::new(), |_, _| {});
-                rest = later;
+                let now = &rest[..rest.len().min(*cut)];
+                let arrived = received.read(now, most, &ResetStreams::new(), |_, _| {});
+                prop_assert!(arrived.bytes == now.len() || (arrived.frames == most && received.ahead() == 0));
+                got = (got.0 + arrived.frames, got.1 + arrived.data);
+                rest = &rest[arrived.bytes..];
                 if rest.is_empty() {
                     break;
                 }
             }
-            prop_assert_eq!(got, want);
+            prop_assert_eq!(got, (count, want));
         }
 
         #[test]
         fn random_bytes_end_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            Received::after(3).read(&bytes, &ResetStreams::new(), |_, _| {});
+            Received::after(3).read(&bytes, ALL, &ResetStreams::new(), |_, _| {});
             ResetStreams::new().sent(&bytes);
         }
     }

@@ -7,6 +7,7 @@ mod backlog;
 pub mod call;
 pub mod conn;
 pub mod connection_metrics;
+pub mod counted;
 pub mod exchange;
 pub mod executor;
 mod families;

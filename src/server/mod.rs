@@ -140,7 +140,7 @@ async fn serve(
     let metrics_tls = metrics_port::tls(&settings.metrics_port)?;
     register_connections(&server.connection_metrics(), &registry)?;
     register_threads(&server.threads(), &registry)?;
-    pool.start(server.finishing(), background);
+    pool.start(stops.stopping(), server.finishing(), background);
     health.set_plugins_ready(true);
     let term = term(elects, &pool, stops, background);
     let (selector, selected) = watch::channel(None);

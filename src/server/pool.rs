@@ -205,8 +205,14 @@ impl Pool {
         Swap { dispatcher, state, learns: Arc::clone(&self.learns), counters: self.counters.clone() }
     }
 
-    /// Runs what keeps it up to date. `finishing`: cancelled when requests no longer wait.
-    pub(super) fn start(&self, finishing: CancellationToken, background: &mut Background) {
+    /// Runs what keeps it up to date. `stopping`: cancelled when no request begins to wait any more;
+    /// `finishing`: when none waits.
+    pub(super) fn start(
+        &self,
+        stopping: CancellationToken,
+        finishing: CancellationToken,
+        background: &mut Background,
+    ) {
         if let Some(outliers) = &self.outliers {
             background.run(sweep(Arc::clone(outliers), Arc::clone(&self.store)));
         }
@@ -215,6 +221,10 @@ impl Pool {
             background.run(keep_bands(Arc::clone(gate), Arc::clone(&self.rules)));
             let gate = Arc::clone(gate);
             background.run(async move {
+                tokio::select! {
+                    () = stopping.cancelled() => gate.drain(),
+                    () = finishing.cancelled() => {}
+                }
                 finishing.cancelled().await;
                 gate.close();
             });

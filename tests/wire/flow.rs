@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Reply;
 use futures_util::future::join_all;
 
 use crate::support::*;
@@ -157,4 +158,54 @@ async fn uploading_body_is_served_during_shutdown() {
     assert_eq!(refused.status.unwrap().code, 503);
     let reason = refused.headers.unwrap().set_headers[0].header.clone().unwrap();
     assert_eq!(reason.raw_value, b"rejected-shutting-down");
+}
+
+#[tokio::test]
+async fn only_requests_that_would_have_to_wait_are_refused_while_draining() {
+    let files = tempfile::tempdir().unwrap();
+    let path = files.path().join("endpoints.yaml");
+    scale(&path, 1);
+    let file = format!("--endpoints-file={}", path.display());
+    let config = config(1, "defaultRequestTTL: 0s");
+    let picker = Picker::serve(files, &[&file, &config, "--drain-timeout=1h"]).await;
+    let connection = picker.connect().await;
+    let (begin, rest) = PROMPT.split_at(10);
+    let mut half = connection.stream().await;
+    half.send(headers(&POST, false));
+    half.send(body(begin, false));
+    let mut first = post(&connection).await;
+    first.request_headers().await;
+    let mut queued = post(&connection).await;
+    until_waiting(&picker, 1).await;
+    picker.drain();
+
+    // One that comes before the stop is noticed waits.
+    let refused = loop {
+        let mut comes = post(&connection).await;
+        let reply = loop {
+            match comes.ready_reply() {
+                None if demand(&picker) < 2.0 => tokio::task::yield_now().await,
+                reply => break reply,
+            }
+        };
+        match reply.map(|reply| reply.response.unwrap()) {
+            Some(Reply::ImmediateResponse(refused)) => break refused,
+            Some(other) => panic!("{other:?}"),
+            None => comes.disconnect(),
+        }
+        until_waiting(&picker, 1).await;
+    };
+    assert_eq!(refused.status.unwrap().code, 503);
+    let reason = refused.headers.unwrap().set_headers[0].header.clone().unwrap();
+    assert_eq!(reason.raw_value, b"rejected-shutting-down");
+
+    // The one that was queued before goes on waiting, and the rest of a body finds its room.
+    first.disconnect();
+    assert_eq!(queued.request_headers().await.destination(), "127.0.0.1:1");
+    queued.disconnect();
+    while picker.in_flight() > 0 {
+        tokio::task::yield_now().await;
+    }
+    half.send(body(rest, true));
+    assert_eq!(half.request_headers().await.destination(), "127.0.0.1:1");
 }

@@ -150,6 +150,11 @@ impl Picker {
         self.stopper.stop(Stop::Now);
     }
 
+    /// Asks it to end after its drain window, as SIGTERM does.
+    pub fn drain(&self) {
+        self.stopper.stop(Stop::Drain);
+    }
+
     /// Requests in flight at all endpoints.
     pub fn in_flight(&self) -> i64 {
         let page = Self::get(self.admin, "/endpoints");

@@ -28,7 +28,7 @@ pub struct ConfigFlags {
     pub endpoints_file: Option<String>,
 
     /// Let an endpoints file that lists no endpoint empty the pool. By default the last endpoints stay,
-    /// with a warning.
+    /// with a logged error.
     #[arg(long, value_name = BOOL, default_value = "false", value_parser = parse_bool, action = ArgAction::Set)]
     pub allow_empty_endpoints: bool,
 

@@ -115,6 +115,12 @@ impl Gate {
         });
     }
 
+    /// Refuses from now on all requests that would have to wait, for gateways to send them elsewhere: the
+    /// picker is about to stop. Those that wait go on.
+    pub fn drain(&self) {
+        self.during(|inner, _, _| inner.queue.drain());
+    }
+
     /// Refuses all waiting requests, and from now on all that would have to wait: the picker
     /// stops.
     pub fn close(&self) {

@@ -22,15 +22,23 @@ enum Next {
 impl Queue {
     /// Lets go as many as the pool has room for. When a band with requests is blocked, and
     /// evictions are on, running requests of lower priority may have to end. Those for whom a
-    /// closed queue has no room are refused.
+    /// closed queue has no room are refused, and who comes to one that drains and finds none.
     pub fn dispatch(&mut self, now: Nanos, capacity: &Capacity, actions: &mut Vec<Action>) {
-        self.let_go(now, capacity, actions);
+        if let Some(ticket) = self.newcomer.take() {
+            // Nothing that runs ends for it. Once it is refused, it is in nobody's way.
+            self.let_go(now, capacity, false, actions);
+            if self.requests.get_mut(ticket).is_some_and(|held| held.stage == Stage::Waiting) {
+                self.refuse_at(now, ticket.slot, Outcome::RejectedOther, actions);
+            }
+        }
+        // Nobody waits in a closed queue for what would end.
+        self.let_go(now, capacity, !self.is_closed, actions);
         if self.is_closed && self.waiting.requests > 0 {
             self.refuse_waiting(now, Outcome::RejectedOther, actions);
         }
     }
 
-    fn let_go(&mut self, now: Nanos, capacity: &Capacity, actions: &mut Vec<Action>) {
+    fn let_go(&mut self, now: Nanos, capacity: &Capacity, may_evict: bool, actions: &mut Vec<Action>) {
         self.soft_opens = NEVER;
         if self.waiting.requests == 0 || !self.recovery.is_open(now) {
             return;
@@ -44,8 +52,7 @@ impl Queue {
                     }
                 }
                 Next::Blocked(rank) => {
-                    // Nobody waits in a closed queue for what would end.
-                    if !self.is_closed {
+                    if may_evict {
                         self.evict(now, rank, saturation, actions);
                     }
                     break;

@@ -119,6 +119,10 @@ pub struct Queue {
     soft_tick: u64,
     /// Time at which a soft ceiling opens for a waiting request.
     soft_opens: Nanos,
+    /// Requests that come no longer wait.
+    is_draining: bool,
+    /// The one that came since the last dispatch, where none waits that comes.
+    newcomer: Option<Ticket>,
     is_closed: bool,
 }
 
@@ -143,6 +147,8 @@ impl Queue {
             sequence: 0,
             soft_tick: 0,
             soft_opens: NEVER,
+            is_draining: false,
+            newcomer: None,
             is_closed: false,
         }
     }
@@ -160,8 +166,8 @@ impl Queue {
         self.expiry.set_no_endpoint_ttl(rules.no_endpoint_ttl.map_or(NEVER, nanos), &mut self.requests);
     }
 
-    /// A request begins to wait, in a closed queue until the next
-    /// [`dispatch`](Self::dispatch).
+    /// A request begins to wait: in a closed queue, and in one that drains unless it has waited before, until
+    /// the next [`dispatch`](Self::dispatch).
     ///
     /// # Errors
     /// `Outcome` of a request that finds no room to wait.
@@ -189,7 +195,9 @@ impl Queue {
             Held { priority, flow, bytes, beside, rank, since, ttl, expires: NEVER, stage: Stage::Waiting };
         self.expiry.insert(slot, &mut held);
         self.waiting += Count::one(bytes);
-        Ok(self.requests.insert(held))
+        let ticket = self.requests.insert(held);
+        self.newcomer = (self.is_draining && since == now).then_some(ticket);
+        Ok(ticket)
     }
 
     /// Requests of these priorities may come, besides those of the bands that rules list.
@@ -265,6 +273,11 @@ impl Queue {
         self.bands.sweep(now);
     }
 
+    /// Refuses from now on all requests that would begin to wait. Those that wait stay.
+    pub fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
     /// Refuses all waiting requests, and from now on all that would have to wait.
     pub fn close(&mut self, now: Nanos, actions: &mut Vec<Action>) {
         self.is_closed = true;
@@ -274,11 +287,16 @@ impl Queue {
     fn refuse_waiting(&mut self, now: Nanos, outcome: Outcome, actions: &mut Vec<Action>) {
         let slots: Vec<u32> = self.requests.waiting().map(|(slot, _)| slot).collect();
         for slot in slots {
-            if let Some((_, held)) = self.requests.at(slot) {
-                self.expiry.remove(slot, held);
-            }
-            self.refuse(now, slot, outcome, actions);
+            self.refuse_at(now, slot, outcome, actions);
         }
+    }
+
+    /// Refuses the waiting request at a place.
+    fn refuse_at(&mut self, now: Nanos, slot: u32, outcome: Outcome, actions: &mut Vec<Action>) {
+        if let Some((_, held)) = self.requests.at(slot) {
+            self.expiry.remove(slot, held);
+        }
+        self.refuse(now, slot, outcome, actions);
     }
 
     /// Time at which [`advance`](Self::advance) has work without another event.

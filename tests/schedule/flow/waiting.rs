@@ -388,6 +388,22 @@ async fn shutdown_refuses_queued_and_new_requests() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn draining_refuses_at_once_what_would_have_to_wait() {
+    let pool = Pool::new(&config(1, ""), 1);
+    let running = pool.pass(of("a", 0)).await;
+    let waits = pool.send(of("a", 0));
+    assert!(!waits.is_answered().await);
+    pool.dispatcher.gate().unwrap().drain();
+    let refusal = pool.send(of("a", 5)).now().await.unwrap_err();
+    assert_eq!(refused(&refusal), (503, Some("rejected-shutting-down"), None));
+    assert!(!waits.is_answered().await);
+    drop(running);
+    drop(waits.now().await.unwrap());
+    assert!(pool.send(of("a", 0)).now().await.is_ok(), "there is room for it");
+    assert_eq!((pool.outcome("RejectedOther", 5), pool.outcome("Dispatched", 0)), (1.0, 3.0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn ejected_endpoints_add_no_capacity() {
     let pool = Pool::new(&config(1, ""), 4);
     let endpoints = pool.store.snapshot();

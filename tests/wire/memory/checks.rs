@@ -10,7 +10,7 @@ use tonic_health::pb::health_client::HealthClient;
 use usher::scaling::keda::proto::ScaledObjectRef;
 
 use super::process::ADMIN;
-use super::raw::{DATA, END_STREAM, Raw};
+use super::raw::{ACK, DATA, END_STREAM, PING, Raw};
 use super::*;
 use crate::capacity::policy;
 
@@ -69,6 +69,26 @@ async fn closed_small_port_connection_is_counted_and_logged() {
     settle(|| process.metric("usher_connections_goaway_total") == 1.0).await;
     settle(|| process.logged("connection ended with GOAWAY") == 1).await;
     assert_eq!(process.logged("ENHANCE_YOUR_CALM"), 1, "{:#?}", process.warnings());
+}
+
+/// Acknowledgements of a PING that nobody sent.
+#[tokio::test]
+async fn clients_cannot_flood_the_log() {
+    let process = Process::start(small_budget(), 1, &[]);
+    for address in [process.extproc, process.health] {
+        let mut raw = Raw::connect(address, 1 << 20);
+        (0..100).for_each(|_| raw.frame(PING, ACK, 0, &[9; 8]));
+        assert!(raw.is_alive());
+    }
+    // Connections that end for the same reason are one line.
+    for _ in 0..5 {
+        let mut raw = Raw::connect(process.health, 1 << 20);
+        raw.frame(DATA, 0, 0, &[]);
+        assert!(!raw.is_alive());
+    }
+    settle(|| process.metric("usher_connections_goaway_total") == 5.0).await;
+    let lines = (process.logged("PING"), process.logged("connection ended with GOAWAY"));
+    assert_eq!(lines, (0, 1), "{:#?}", process.warnings());
 }
 
 /// More clients than a small port serves, each of which says nothing.

@@ -171,7 +171,8 @@ async fn memory_stays_below_the_budget_for_long_fields_of_other_apis() {
     stays_below_its_budget(other_bodies()).await;
 }
 
-/// One request with each of these bodies, and then three at once.
+/// One request with each of these bodies, which is answered or refused for what is in it, and then three at
+/// once, whose bodies are more than the budget has room for: some of those are refused for want of memory.
 async fn stays_below_its_budget(bodies: Vec<Long>) {
     let config = tempfile::tempdir().unwrap();
     let file = config.path().join("config.yaml");
@@ -179,17 +180,15 @@ async fn stays_below_its_budget(bodies: Vec<Long>) {
         .map(|name| format!("{{type: {name}-parser}}"));
     let text = format!("plugins: [{}]\n", parsers.join(", "));
     std::fs::write(&file, text).unwrap();
-    let process = Process::start(medium_budget(), 1, &[&format!("--config-file={}", file.display())]);
+    let process = Process::start(small_budget(), 1, &[&format!("--config-file={}", file.display())]);
     let limit = process.limit();
     let used = || process.held() + process.metric("usher_memory_connections_bytes");
     let has_room = || process.limit() > used() + (LONG + 4 * MI) as f64;
-    let (wanted, mut served) = (bodies.len() / 2, 0);
     for (path, what, text) in bodies {
         let post = [(":method", "POST"), (":path", path)];
         // The allocator takes a second to give memory back, and may keep a 32nd of the budget.
         let start = Instant::now();
-        settle(|| has_room() || start.elapsed() > Duration::from_secs(5)).await;
-        let is_roomy = has_room();
+        settle(|| has_room() || start.elapsed() > Duration::from_secs(30)).await;
         // Each finds another picture: with nobody beside it, and with others that take the room.
         for requests in [1, 3] {
             let mut streams = Vec::new();
@@ -205,15 +204,13 @@ async fn stays_below_its_budget(bodies: Vec<Long>) {
             }
             let ended = streams.into_iter().map(|stream| ends(stream, &what));
             let answered = futures_util::future::join_all(ended).await;
-            assert!(requests > 1 || answered[0] || !is_roomy, "{what}: refused for want of memory");
-            served += usize::from(requests == 1 && answered[0]);
+            assert!(requests > 1 || answered[0], "{what}: refused for want of memory");
             let peak = process.peak();
-            assert!(peak < medium_budget() * MI, "{what}: {peak} bytes");
+            assert!(peak < small_budget() * MI, "{what}: {peak} bytes");
             settle(|| process.held() == 0.0).await;
         }
     }
-    assert!(served >= wanted, "only {served} were not refused for want of memory");
-    stayed_within(&process, medium_budget(), limit).await;
+    stayed_within(&process, small_budget(), limit).await;
 }
 
 /// Names in headers: a gateway may send more than any client should.

@@ -11,14 +11,16 @@ use crate::support::{body, headers};
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
+pub const PRIORITY: u8 = 2;
 const RST_STREAM: u8 = 3;
 pub const SETTINGS: u8 = 4;
-const PING: u8 = 6;
+pub const PUSH_PROMISE: u8 = 5;
+pub const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
-const ACK: u8 = 1;
+pub const ACK: u8 = 1;
 
 pub struct Frame {
     pub kind: u8,
@@ -48,10 +50,11 @@ impl Raw {
         Self::connect_from(Ipv4Addr::LOCALHOST, address, window)
     }
 
-    /// One whose socket has room for a few frames, and that gives up sending where it would wait for long.
+    /// One whose socket has room for few frames, and that gives up sending where it would wait for long.
     pub fn deaf(address: SocketAddr) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(2048).unwrap();
+        socket.set_send_buffer_size(64 << 10).unwrap();
         socket.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
         Self::over(socket, address, 1 << 16)
     }

@@ -1,7 +1,9 @@
-//! Clients that send whole requests, and leave what is sent to them in their sockets: HTTP/2 keeps the ends of their
-//! streams, and has no flow control for those.
+//! Clients that leave what is sent to them in their sockets: HTTP/2 keeps the ends of their streams, and has no flow
+//! control for those.
 
-use super::raw::{DATA, END_HEADERS, END_STREAM, HEADERS, Raw};
+use std::net::SocketAddr;
+
+use super::raw::{DATA, END_HEADERS, END_STREAM, HEADERS, PRIORITY, PUSH_PROMISE, Raw};
 use super::*;
 
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
@@ -12,11 +14,15 @@ const CALLS: u32 = 300_000;
 /// Clients that take nothing, each on a connection.
 const CLIENTS: u32 = 4;
 
-/// Asserts that such clients are made to wait, and that another client is served meanwhile.
+/// Asserts that such clients of the ext_proc port are made to wait, and that another client is served meanwhile.
 async fn is_bounded(call: fn(&mut Raw, u32)) {
     let process = Process::start(small_budget(), 1, &[]);
+    is_bounded_at(&process, process.extproc, call).await;
+}
+
+/// The same of another port of the process.
+async fn is_bounded_at(process: &Process, address: SocketAddr, call: fn(&mut Raw, u32)) {
     let limit = process.limit();
-    let address = process.extproc;
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
             tokio::task::spawn_blocking(move || {
@@ -39,9 +45,9 @@ async fn is_bounded(call: fn(&mut Raw, u32)) {
         assert!(calls < CALLS, "it has to wait");
         open.push(raw);
     }
-    is_served_again(&process).await;
+    is_served_again(process).await;
     drop(open);
-    stayed_within(&process, small_budget(), limit).await;
+    stayed_within(process, small_budget(), limit).await;
 }
 
 #[tokio::test]
@@ -66,6 +72,30 @@ async fn refused_calls_of_silent_clients_are_bounded() {
 #[tokio::test]
 async fn resets_unread_in_client_sockets_are_bounded() {
     is_bounded(|raw, stream| raw.broken(stream, PROCESS)).await;
+}
+
+/// PRIORITY of a stream that depends on itself, which HTTP/2 resets whether there is one or not.
+#[tokio::test]
+async fn resets_for_priority_frames_are_bounded() {
+    let process = Process::start(small_budget(), 1, &[]);
+    for address in [process.extproc, process.health] {
+        let priority = |raw: &mut Raw, stream: u32| {
+            raw.frame(PRIORITY, 0, stream, &[&stream.to_be_bytes()[..], &[0]].concat());
+        };
+        is_bounded_at(&process, address, priority).await;
+    }
+}
+
+/// PUSH_PROMISE whose headers have two paths, which resets the stream that it names.
+#[tokio::test]
+async fn resets_for_push_promises_are_bounded() {
+    let process = Process::start(small_budget(), 1, &[]);
+    for address in [process.extproc, process.health] {
+        let promise = |raw: &mut Raw, stream: u32| {
+            raw.frame(PUSH_PROMISE, END_HEADERS, stream, &[0, 0, 0, 2, 0x84, 0x84]);
+        };
+        is_bounded_at(&process, address, promise).await;
+    }
 }
 
 /// Trailers that are hundreds of bytes on their way, and sixteen thousand in memory.

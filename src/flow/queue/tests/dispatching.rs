@@ -295,6 +295,38 @@ fn waiting_crowd_is_dispatched_after_endpoints_settle() {
 }
 
 #[test]
+fn draining_queue_rejects_those_that_would_begin_to_wait() {
+    let mut pool = Pool::new(&FlowControlRules { evicts: true, ..FlowControlRules::default() }, 1);
+    pool.enqueue("a", "f", 0);
+    assert_eq!(pool.dispatched(), ["a"]);
+    pool.book("a");
+    pool.enqueue("b", "f", -2);
+    assert_eq!(pool.pump(), Happened::default());
+    pool.queue.drain();
+    // No running request ends for one that is refused, whatever its priority.
+    pool.enqueue("c", "g", 5);
+    let happened = pool.pump();
+    assert_eq!(
+        (&happened.rejected[..], &happened.evicted[..]),
+        (&[("c", Outcome::RejectedOther)][..], &[][..])
+    );
+    // One whose endpoint went away before it was placed has waited before.
+    let returning = Arrival { since: pool.now - 1, ..pool.arrival("g", -1, 1) };
+    pool.arrive("d", &returning).unwrap();
+    assert_eq!(pool.pump(), Happened::default());
+    // With room one that comes goes first, as its priority says, and those that wait follow.
+    pool.room = 2;
+    pool.enqueue("e", "g", 0);
+    assert_eq!(pool.dispatched(), ["e"]);
+    pool.enqueue("f", "g", 0);
+    assert_eq!(pool.pump().rejected, [("f", Outcome::RejectedOther)]);
+    pool.end("e", 0.0);
+    assert_eq!(pool.dispatched(), ["d"]);
+    pool.end("d", 0.0);
+    assert_eq!(pool.dispatched(), ["b"]);
+}
+
+#[test]
 fn closed_queue_rejects_waiting_requests() {
     let mut pool = Pool::new(&FlowControlRules::default(), 1);
     pool.enqueue("a", "f", 0);

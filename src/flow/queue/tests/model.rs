@@ -28,6 +28,7 @@ enum Event {
     Room(u64),
     /// Sheds this many bytes, of requests of at most this priority.
     Shed(u64, i32),
+    Drain,
     Close,
 }
 
@@ -55,6 +56,7 @@ struct Naive {
     shown: Vec<Request>,
     /// Flows of each band by whose turn comes first.
     turns: [Vec<usize>; 3],
+    draining: bool,
     closed: bool,
 }
 
@@ -276,10 +278,16 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
-    (proptest::collection::vec(event(), 1..120), any::<bool>()).prop_map(|(mut events, closes)| {
-        events.extend(closes.then_some(Event::Close));
-        events
-    })
+    let drains = proptest::option::weighted(0.3, 0..120usize);
+    (proptest::collection::vec(event(), 1..120), drains, any::<bool>()).prop_map(
+        |(mut events, drains, closes)| {
+            if let Some(at) = drains {
+                events.insert(at.min(events.len()), Event::Drain);
+            }
+            events.extend(closes.then_some(Event::Close));
+            events
+        },
+    )
 }
 
 /// Tickets by the reference's names.
@@ -320,12 +328,14 @@ fn agree(rules: FlowControlRules, events: Vec<Event>) -> Result<(), TestCaseErro
         granted: Vec::new(),
         shown: Vec::new(),
         turns: Default::default(),
+        draining: false,
         closed: false,
     };
     let (mut now, mut names) = (S, Names::default());
     let mut ends = vec![0; events.len()];
     for event in events {
         let (mut actions, mut results) = (Vec::new(), Results::default());
+        let mut newcomer = None;
         match event {
             Event::Enqueue { flow, band, bytes, ttl, due } => {
                 let (ttl, due) = (ttl.map(|ms| ms * MS), due.map(|ms| now + ms * MS));
@@ -343,6 +353,7 @@ fn agree(rules: FlowControlRules, events: Vec<Event>) -> Result<(), TestCaseErro
                 let ticket = queue.enqueue(now, &arrival);
                 let expected = naive.enqueue(Request { id, flow, band, bytes, since: now, ttl, due });
                 prop_assert_eq!(ticket.map(|_| ()), expected);
+                newcomer = Some(id).filter(|_| naive.draining);
                 names.tickets.push(ticket.ok());
             }
             Event::End(index) if !names.tickets.is_empty() => {
@@ -369,6 +380,10 @@ fn agree(rules: FlowControlRules, events: Vec<Event>) -> Result<(), TestCaseErro
                 prop_assert_eq!(freed.requests, before.requests - queue.waiting().requests);
                 prop_assert_eq!(freed.bytes, naive.shed(bytes, highest, &mut results));
             }
+            Event::Drain => {
+                queue.drain();
+                naive.draining = true;
+            }
             Event::Close => {
                 queue.close(now, &mut actions);
                 naive.closed = true;
@@ -386,6 +401,11 @@ fn agree(rules: FlowControlRules, events: Vec<Event>) -> Result<(), TestCaseErro
         queue.dispatch(now, &capacity, &mut actions);
         naive.advance(now, &mut results);
         naive.dispatch(now, &mut results);
+        if let Some(index) = naive.waiting.iter().position(|request| Some(request.id) == newcomer) {
+            let request = naive.gone(index);
+            results.rejected.push((request.id, Outcome::RejectedOther));
+            naive.dispatch(now, &mut results);
+        }
         while naive.closed && !naive.waiting.is_empty() {
             let request = naive.gone(0);
             results.rejected.push((request.id, Outcome::RejectedOther));
