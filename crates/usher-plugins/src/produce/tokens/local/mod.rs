@@ -14,6 +14,8 @@ mod limited;
 mod model;
 mod params;
 mod pieces;
+#[cfg(test)]
+mod published;
 mod size;
 mod spaced;
 mod template;

@@ -25,15 +25,15 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/tokenizer")
 }
 
-fn read(name: &str) -> String {
+pub(super) fn read(name: &str) -> String {
     std::fs::read_to_string(folder().join(name)).unwrap()
 }
 
-fn json_of(name: &str) -> Value {
+pub(super) fn json_of(name: &str) -> Value {
     serde_json::from_str(&read(name)).unwrap()
 }
 
-fn encoder(tokenizer: &Value) -> Encoder {
+pub(super) fn encoder(tokenizer: &Value) -> Encoder {
     Encoder::new(tokenizer.to_string().parse().unwrap(), 1 << 20, &Default::default()).unwrap()
 }
 
@@ -42,7 +42,7 @@ fn in_small_pieces(tokenizer: &Value) -> Encoder {
     Encoder::with_pieces(tokenizer.to_string().parse().unwrap(), 1, 1 << 20, &Default::default()).unwrap()
 }
 
-fn encode(encoder: &Encoder, text: &str) -> (Vec<u32>, Sources) {
+pub(super) fn encode(encoder: &Encoder, text: &str) -> (Vec<u32>, Sources) {
     let mut ids = Vec::new();
     let sources = try_encode(encoder, &Arc::default(), text, &mut ids).unwrap();
     (ids, sources)
