@@ -229,6 +229,9 @@ rules! {
     KV_EVENTS_DISAGREE: Wrong "kv-events-disagree",
         "Requests are routed by blocks that the engine doesn't have, or past those that it has: the picker's tokens, or what it takes for one prompt, are not the engine's.",
         "Compare tokenizer, chat template, model name and adapters with the engine's; see docs/guide/precise-prefix.md.";
+    KV_EVENTS_WITHOUT_TOKENS: Warning "kv-events-without-tokens",
+        "The blocks of these prompts aren't known: they are routed by an approximate match, if there is one.",
+        "See the picker's log, which says once a minute why a prompt was not tokenized, and docs/guide/precise-prefix.md.";
 
     // Kubernetes.
     API_SERVER_UNREACHABLE: Wrong "api-server-unreachable",

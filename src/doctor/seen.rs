@@ -155,6 +155,8 @@ pub struct PickerPage {
     pub chosen: BTreeMap<(String, String), u64>,
     /// Comparison of KV events with usage, by plugin and endpoint.
     pub agreements: BTreeMap<(String, String), Agreement>,
+    /// Prompts whose tokens were asked for, by plugin and result.
+    pub tokens: BTreeMap<String, BTreeMap<String, u64>>,
     /// Connection to a state store; `None`: it has none.
     pub state_store: Option<StateStore>,
 }

@@ -1,5 +1,7 @@
 //! Do the KV events of engines mean here what they mean there?
 
+use std::collections::BTreeMap;
+
 use crate::doctor::finding::{Finding, Outcome, count};
 use crate::doctor::rules;
 use crate::doctor::seen::{Agreement, Observations};
@@ -12,17 +14,32 @@ pub(super) fn check(seen: &Observations) -> Outcome {
         Ok(page) => page,
         Err(reason) => return Outcome::skipped(reason),
     };
-    if page.agreements.is_empty() {
+    let lacking: Vec<Finding> =
+        page.tokens.iter().filter_map(|(of, counts)| of_tokenizer(of, counts)).collect();
+    if page.agreements.is_empty() && lacking.is_empty() {
         return Outcome::skipped("the picker's metrics show no KV events");
     }
     let compared = page.agreements.values().filter(|agreement| agreement.compared >= ENOUGH).count();
-    if compared == 0 {
+    if compared == 0 && lacking.is_empty() {
         return Outcome::skipped(format!(
             "no endpoint has {ENOUGH} requests to compare; vLLM tells what was cached with --enable-prompt-tokens-details, SGLang with --enable-cache-report"
         ));
     }
     let findings = page.agreements.iter().filter_map(|(of, agreement)| of_endpoint(of, *agreement));
-    Outcome::looked(count(compared, "endpoint", "endpoints"), findings.collect())
+    Outcome::looked(count(compared, "endpoint", "endpoints"), findings.chain(lacking).collect())
+}
+
+/// Some prompts are late, or ask for what no tokenizer knows.
+fn of_tokenizer(plugin: &str, counts: &BTreeMap<String, u64>) -> Option<Finding> {
+    let all: u64 = counts.values().sum();
+    let unknown = all - counts.get("rendered").copied().unwrap_or(0);
+    if all < ENOUGH || unknown * 2 < all {
+        return None;
+    }
+    let results = counts.iter().filter(|(result, count)| *result != "rendered" && **count > 0);
+    let results: Vec<String> = results.map(|(result, count)| format!("{result} {count}")).collect();
+    let what = format!("{plugin}: {unknown} of {all} prompts have no tokens ({})", results.join(", "));
+    Some(Finding::new(&rules::KV_EVENTS_WITHOUT_TOKENS, what))
 }
 
 /// Events that were on their way, and blocks that were evicted before a request's turn, make a small part differ, and
@@ -52,6 +69,21 @@ fn of_endpoint((plugin, endpoint): &(String, String), agreement: Agreement) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokenizer_of_half_of_enough_prompts_is_a_finding() {
+        // rendered, failed, late
+        for (counts, words) in [
+            ([0, 19, 0], None),
+            ([11, 9, 0], None),
+            ([10, 9, 1], Some("tokens: 10 of 20 prompts have no tokens (failed 9, late 1)")),
+        ] {
+            let counts: BTreeMap<String, u64> =
+                ["rendered", "failed", "late"].map(str::to_owned).into_iter().zip(counts).collect();
+            let found = of_tokenizer("tokens", &counts).map(|finding| finding.what);
+            assert_eq!(found.as_deref(), words);
+        }
+    }
 
     #[test]
     fn half_of_enough_requests_is_a_finding() {

@@ -300,7 +300,7 @@ fn faults_of_the_gateway_are_found() {
 
 #[test]
 fn faults_of_the_cluster_and_of_versions_are_found() {
-    let table: [(Change, &[&str]); 18] = [
+    let table: [(Change, &[&str]); 19] = [
         (|seen| seen.pool().fails_open = true, &["fail-mode-differs"]),
         (|seen| seen.settings().fails_open = true, &["fail-mode-differs", "fails-open"]),
         (|seen| seen.pool().routes = Ok(Vec::new()), &["no-route"]),
@@ -331,6 +331,13 @@ fn faults_of_the_cluster_and_of_versions_are_found() {
                 seen.page.agreements.insert(("p".to_owned(), "ns/a".to_owned()), agreement);
             },
             &[],
+        ),
+        (
+            |seen| {
+                let counts = [("failed".to_owned(), 30), ("rendered".to_owned(), 3)].into();
+                seen.page.tokens.insert("p".to_owned(), counts);
+            },
+            &["kv-events-without-tokens"],
         ),
         (|seen| seen.page.state_store = Some(StateStore::default()), &["state-store-away"]),
         (

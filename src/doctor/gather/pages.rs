@@ -36,6 +36,9 @@ const ATTEMPTS: [(&str, &str); 2] = [
 /// Families that compare what engines announced with what was cached.
 const AGREEMENT: [&str; 2] = ["usher_precise_prefix_compared_total", "usher_precise_prefix_mismatches_total"];
 
+/// Family that counts prompts whose tokens were asked for, by result.
+const TOKENS: [&str; 1] = ["usher_tokens_rendered_total"];
+
 /// Families of a state store's connections: whether they are there, and failures.
 const STORE: [&str; 4] = [
     "usher_state_store_connected",
@@ -55,8 +58,8 @@ pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> Pic
         }
     };
     let mut found = [false; FAMILIES.len()];
-    let names = FAMILIES.iter().chain(ATTEMPTS.iter().map(|(name, _)| name)).chain(&AGREEMENT).chain(&STORE);
-    let specs = names.map(|name| MetricSpec::named(name));
+    let names = FAMILIES.iter().chain(ATTEMPTS.iter().map(|(name, _)| name));
+    let specs = names.chain(&AGREEMENT).chain(&STORE).chain(&TOKENS).map(|name| MetricSpec::named(name));
     let mut chosen = [BTreeMap::new(), BTreeMap::new()];
     Wanted::new(specs.collect()).scan(&page, |at, line| {
         let Line::Sample { labels, value, .. } = line else { return };
@@ -70,6 +73,11 @@ pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> Pic
             return;
         };
         if let Some(of) = attempts.checked_sub(ATTEMPTS.len() + AGREEMENT.len()) {
+            if of >= STORE.len() {
+                let counts = seen.tokens.entry(label("plugin_name")).or_default();
+                counts.insert(label("result"), value as u64);
+                return;
+            }
             let store = seen.state_store.get_or_insert_default();
             match of {
                 0 => store.is_connected = value > 0.0,

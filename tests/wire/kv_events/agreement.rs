@@ -36,8 +36,8 @@ fn agreement(picker: &Picker, compared: u32) -> [f64; 2] {
     ["not_cached", "not_told"].map(|kind| count("mismatches", &format!("kind=\"{kind}\",")).unwrap())
 }
 
-/// Finding of `usher doctor` about KV events, if any.
-fn finding(picker: &Picker) -> Option<String> {
+/// Finding of `usher doctor` about KV events of this kind, if any.
+pub(super) fn finding(picker: &Picker, code: &str) -> Option<String> {
     let url = format!("http://{}", picker.metrics);
     let doctor = Command::new(env!("CARGO_BIN_EXE_usher"))
         .args(["doctor", "--output=json", "--metrics", &url])
@@ -50,7 +50,7 @@ fn finding(picker: &Picker) -> Option<String> {
     assert_ne!(check["status"], "skipped", "{check}");
     assert_eq!(doctor.status.code(), Some(i32::from(check["status"] == "wrong")), "{report:#}");
     let findings = check["findings"].as_array().unwrap();
-    let found = findings.iter().find(|finding| finding["code"] == "kv-events-disagree")?;
+    let found = findings.iter().find(|finding| finding["code"] == code)?;
     Some(["what", "fix"].map(|part| found[part].as_str().unwrap()).join(" "))
 }
 
@@ -76,7 +76,7 @@ async fn tokens_of_another_vocabulary_are_detected() {
         }
         let not_told = if agrees { 0.0 } else { f64::from(REQUESTS) };
         assert_eq!(agreement(&picker, REQUESTS), [0.0, not_told], "{agrees}");
-        let found = finding(&picker);
+        let found = finding(&picker, "kv-events-disagree");
         assert_eq!(found.is_none(), agrees, "{found:?}");
         let says = |words: &str| found.as_ref().is_none_or(|found| found.contains(words));
         assert!(says("default/a by precise-prefix-cache-producer: "), "{found:?}");
@@ -109,7 +109,7 @@ async fn engine_side_cache_separation_is_detected() {
         relayed(&picker, &request, || response(0)).await;
     }
     assert_eq!(agreement(&picker, REQUESTS + 3), [f64::from(REQUESTS), 0.0]);
-    let found = finding(&picker).unwrap();
+    let found = finding(&picker, "kv-events-disagree").unwrap();
     assert!(found.contains("in 24 of 27 requests") && found.contains("cache salts"), "{found}");
     // Where not all is known, nothing is compared.
     a.lose(None, 50..54).await;

@@ -289,6 +289,35 @@ async fn servers_without_render_endpoints_are_asked_to_tokenize() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chats_of_gpt_oss_are_not_tokenized_by_template() {
+    let renderer = Renderer::of_gpt_oss();
+    let mut b = Engine::at(B, 0).await;
+    let tokens = format!(
+        ", {{type: token-producer, parameters: {{modelName: m, vllm: {{url: '{}', timeout: 30s}}}}}}",
+        renderer.url
+    );
+    let picker = picker(&format!("socketPort: {}", b.port), &tokens).await;
+    connected(&picker, &mut b, "b").await;
+    b.store(None, 97..105).await;
+    wait(&picker, "blocks", "b", 2.0);
+    let chat = r#"{"model":"m","messages":[{"role":"user","content":"abcdefgh"}]}"#;
+    assert_eq!(destinations_of(&picker, "/v1/chat/completions", chat).await.len(), 2);
+    let text = r#"{"model":"m","prompt":"abcdefgh, and"}"#;
+    assert_eq!(destinations_of(&picker, "/v1/completions", text).await, [format!("{B}:8000")]);
+    let count = |result: &str| {
+        let labels = format!("plugin_name=\"token-producer\",result=\"{result}\"");
+        picker.metric(&format!("usher_tokens_rendered_total{{{labels}}}"))
+    };
+    assert_eq!((count("rendered"), count("failed")), (Some(16.0), Some(16.0)));
+    let asked: Vec<String> = renderer.asked.lock().unwrap().iter().map(|(path, _)| path.clone()).collect();
+    let chats = [renderer::CHATS, renderer::TOKENIZE];
+    let completions = [&[renderer::COMPLETIONS][..], &[renderer::TOKENIZE; 16]].concat();
+    assert_eq!(asked, [&chats[..], &completions].concat(), "once for chats");
+    let found = agreement::finding(&picker, "kv-events-without-tokens").unwrap();
+    assert!(found.contains("token-producer: 16 of 32 prompts have no tokens"), "{found}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_tokenizer_server_delays_a_request_up_to_its_timeout() {
     let renderer = Renderer::silent();
     let port = Engine::at(A, 0).await.port;

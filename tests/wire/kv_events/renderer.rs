@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 pub const COMPLETIONS: &str = "/v1/completions/render";
 pub const CHATS: &str = "/v1/chat/completions/render";
 pub const TOKENIZE: &str = "/tokenize";
+/// Among the paths of a server: its chats begin as those of gpt-oss.
+const GPT_OSS: &str = "gpt-oss";
 
 /// Until the test's process ends.
 pub struct Renderer {
@@ -31,6 +33,11 @@ impl Renderer {
     /// Responds to these paths.
     pub fn with(paths: &'static [&'static str]) -> Self {
         Self::start(Some(paths))
+    }
+
+    /// Tokenizes as vLLM does with gpt-oss, without render endpoints.
+    pub fn of_gpt_oss() -> Self {
+        Self::with(&[TOKENIZE, GPT_OSS])
     }
 
     fn start(paths: Option<&'static [&'static str]>) -> Self {
@@ -75,7 +82,10 @@ fn serve(mut stream: TcpStream, paths: &[&str], calls: &Mutex<Vec<(String, Strin
         reader.read_exact(&mut body).ok()?;
         let body: Value = serde_json::from_slice(&body).ok()?;
         let model = body["model"].as_str().unwrap_or_default().to_owned();
-        let (status, response) = respond(&path, &body, paths.contains(&path.as_str()));
+        let (status, mut response) = respond(&path, &body, paths.contains(&path.as_str()));
+        if paths.contains(&GPT_OSS) && body.get("messages").is_some() && response.get("tokens").is_some() {
+            response = json!({"tokens": [200_006, 17360, 200_008, 3575], "token_strs": null});
+        }
         calls.lock().unwrap().push((path, model));
         let response = response.to_string();
         write!(

@@ -20,30 +20,46 @@ pub(super) enum Call {
 /// Call that a server has for an API.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    // Time at which /tokenize was found in place of the render endpoint. Held for single steps.
-    tokenizes: Mutex<Option<Instant>>,
+    // Held for single steps.
+    found: Mutex<Found>,
+}
+
+/// What trying the calls has shown, and when.
+#[derive(Clone, Copy, Debug, Default)]
+enum Found {
+    #[default]
+    Render,
+    Tokenize(Instant),
+    /// There is only `/tokenize`, and it tells other tokens than those of the engine.
+    Neither(Instant),
 }
 
 impl Calls {
     /// Calls to try, one after the other.
-    pub(super) fn order(&self, now: Instant) -> [Call; 2] {
+    pub(super) fn order(&self, now: Instant) -> &'static [Call] {
+        let is_fresh = |since| now.duration_since(since) < PAUSE;
         match *self.lock() {
-            Some(since) if now.duration_since(since) < PAUSE => [Call::Tokenize, Call::Render],
-            _ => [Call::Render, Call::Tokenize],
+            Found::Tokenize(since) if is_fresh(since) => &[Call::Tokenize, Call::Render],
+            Found::Neither(since) if is_fresh(since) => &[],
+            _ => &[Call::Render, Call::Tokenize],
         }
     }
 
-    /// Notes a call that the server has, found by trying the other one first if it is `/tokenize`. Returns `true` if the
-    /// other one was noted before, or `/tokenize` is the first.
+    /// Notes a call that the server has, found by trying the other one first if it is `/tokenize`. Returns `true` if
+    /// something else was noted before.
     pub(super) fn note(&self, call: Call, now: Instant) -> bool {
-        let mut tokenizes = self.lock();
-        let before = *tokenizes;
-        *tokenizes = (call == Call::Tokenize).then_some(now);
-        before.is_some() != tokenizes.is_some()
+        let found = if call == Call::Tokenize { Found::Tokenize(now) } else { Found::Render };
+        let before = std::mem::replace(&mut *self.lock(), found);
+        std::mem::discriminant(&before) != std::mem::discriminant(&found)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.tokenizes.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes that the server has no call that tells the engine's tokens.
+    pub(super) fn note_neither(&self, now: Instant) {
+        *self.lock() = Found::Neither(now);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Found> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -65,5 +81,14 @@ mod tests {
         assert!(calls.note(Call::Render, now + PAUSE));
         assert!(!calls.note(Call::Render, now + PAUSE));
         assert_eq!(calls.order(now + PAUSE), render_first);
+    }
+
+    #[test]
+    fn server_that_tells_other_tokens_is_asked_again_after_a_minute() {
+        let (calls, now) = (Calls::default(), Instant::now());
+        calls.note_neither(now);
+        assert_eq!(calls.order(now + PAUSE / 2), []);
+        assert_eq!(calls.order(now + PAUSE), [Call::Render, Call::Tokenize]);
+        assert!(calls.note(Call::Tokenize, now + PAUSE));
     }
 }

@@ -16,6 +16,8 @@ pub(super) enum Failure {
     Cut,
     /// The prompt depends on what `/tokenize` doesn't read.
     Beyond,
+    /// The engine makes other prompts of the model's chats than `/tokenize` does.
+    OtherPrompt,
     /// The chat template refuses the chat.
     Template(String),
     /// The tokenizer in this process refuses the text.
@@ -61,6 +63,9 @@ impl fmt::Display for Failure {
             Self::Refused(status) => write!(f, "status {status}"),
             Self::Cut => f.write_str("the response ended early or is too long"),
             Self::Beyond => f.write_str("the server renders no prompts, and /tokenize can't do this one"),
+            Self::OtherPrompt => {
+                f.write_str("the server renders no prompts, and /tokenize tells other tokens of gpt-oss's chats than vLLM runs")
+            }
             Self::Template(failure) => f.write_str(failure),
             Self::Refusing => f.write_str("the tokenizer refuses the text"),
             Self::LongWord => f.write_str("a word is longer than 64 KiB"),

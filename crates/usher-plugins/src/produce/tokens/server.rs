@@ -16,7 +16,7 @@ use super::calls::{Call, Calls};
 use super::failure::Failure;
 use super::render;
 use super::room::Room;
-use super::tokenize::{self, Tokenize};
+use super::tokenize::{Tokenize, Tokenized};
 
 /// Bytes of a response at most: so many, for what templates and images add, and so many per byte of the call, as a
 /// token's number may take more than its text.
@@ -82,10 +82,14 @@ impl Server {
         if is_multimodal {
             return self.rendered(api, body, room).await;
         }
-        let [first, second] = calls.order(Instant::now());
+        let &[first, second] = calls.order(Instant::now()) else { return Err(Failure::OtherPrompt) };
         let (mut call, mut found) = (first, self.call(first, api, body.clone(), room).await);
         if found.as_ref().is_err_and(Failure::is_elsewhere) {
             (call, found) = (second, self.call(second, api, body, room).await);
+        }
+        if matches!(found, Err(Failure::OtherPrompt)) {
+            calls.note_neither(Instant::now());
+            return found;
         }
         let is_there = found.as_ref().map_or_else(Failure::is_refusal, |_| true);
         // Where /tokenize comes first that is known already.
@@ -130,9 +134,12 @@ impl Server {
         let mut prompts = Vec::new();
         for call in calls.ok_or(Failure::Beyond)?.bodies() {
             let response = self.post(TOKENIZE, call, room).await?;
-            let ids = apart(response.len(), move || tokenize::tokens(&response)).await;
-            let ids = ids.ok_or(Failure::Unreadable("response"))?;
-            prompts.push(TokenizedPrompt { ids, items: Vec::new() });
+            let tokenized = apart(response.len(), move || Tokenized::of(&response)).await;
+            let tokenized = tokenized.ok_or(Failure::Unreadable("response"))?;
+            if api == Api::ChatCompletions && tokenized.is_of_other_prompt() {
+                return Err(Failure::OtherPrompt);
+            }
+            prompts.push(TokenizedPrompt { ids: tokenized.tokens, items: Vec::new() });
         }
         let has_tokens = prompts.iter().any(|prompt| !prompt.ids.is_empty());
         has_tokens.then_some(PromptTokenIds { prompts }).ok_or(Failure::Unreadable("response"))

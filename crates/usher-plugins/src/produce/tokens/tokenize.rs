@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use usher_core::request::Api;
 
@@ -90,13 +91,34 @@ fn prompts(prompt: &RawValue) -> Option<Vec<&RawValue>> {
     prompts.iter().all(is_text).then_some(prompts)
 }
 
-/// The tokens in a response.
-pub(super) fn tokens(response: &[u8]) -> Option<Vec<u32>> {
-    #[derive(Deserialize)]
-    struct Tokenized {
-        tokens: Vec<u32>,
+/// A response.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct Tokenized {
+    pub(super) tokens: Vec<u32>,
+    /// `true` if it names this member, if only as null: vLLM does, SGLang doesn't.
+    #[serde(default, deserialize_with = "is_named", rename = "token_strs")]
+    is_of_vllm: bool,
+}
+
+fn is_named<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    IgnoredAny::deserialize(deserializer).map(|_| true)
+}
+
+impl Tokenized {
+    /// The tokens in a response; `None` if it has none.
+    pub(super) fn of(response: &[u8]) -> Option<Self> {
+        serde_json::from_slice(response).ok()
     }
-    serde_json::from_slice(response).ok().map(|Tokenized { tokens }| tokens)
+
+    /// Returns `true` for a chat of gpt-oss from vLLM, which runs such chats as its library for harmony renders them: system
+    /// messages are elsewhere than in the chat template, which `/tokenize` goes by. For the chats of other models both do
+    /// the same.
+    pub(super) fn is_of_other_prompt(&self) -> bool {
+        /// `<|start|>` and `<|message|>` in the vocabulary o200k_harmony, around the first role.
+        const START: u32 = 200_006;
+        const MESSAGE: u32 = 200_008;
+        self.is_of_vllm && matches!(self.tokens[..], [START, _, MESSAGE, ..])
+    }
 }
 
 #[cfg(test)]
@@ -164,9 +186,28 @@ mod tests {
     #[test]
     fn responses_have_tokens() {
         let response = br#"{"count":2,"max_model_len":4096,"tokens":[5,7],"token_strs":null}"#;
-        assert_eq!(tokens(response), Some(vec![5, 7]));
+        assert_eq!(Tokenized::of(response).unwrap().tokens, [5, 7]);
         for wrong in ["", "{}", "[]", r#"{"tokens":[-1]}"#, r#"{"tokens":[[1]]}"#, r#"{"object":"error"}"#] {
-            assert_eq!(tokens(wrong.as_bytes()), None, "{wrong}");
+            assert_eq!(Tokenized::of(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn chat_of_gpt_oss_by_vllm_is_another_prompt() {
+        let table = [
+            (r#"{"tokens":[200006,17360,200008,3575],"token_strs":null}"#, true),
+            (r#"{"tokens":[200006,17360,200008,3575],"token_strs":["<|start|>"]}"#, true),
+            // SGLang runs what the template makes.
+            (r#"{"tokens":[200006,17360,200008,3575]}"#, false),
+            (r#"{"tokens":[200006,17360],"token_strs":null}"#, false),
+            (r#"{"tokens":[17360,200006,17360,200008],"token_strs":null}"#, false),
+        ];
+        for (response, expected) in table {
+            assert_eq!(
+                Tokenized::of(response.as_bytes()).unwrap().is_of_other_prompt(),
+                expected,
+                "{response}"
+            );
         }
     }
 }

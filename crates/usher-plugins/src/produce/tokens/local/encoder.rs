@@ -2,9 +2,6 @@
 
 use std::sync::Arc;
 
-use tokenizers::pre_tokenizers::PreTokenizerWrapper;
-use tokenizers::pre_tokenizers::split::SplitPattern;
-use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{NormalizerWrapper, Tokenizer};
 use usher_core::memory::Budget;
 
@@ -12,7 +9,8 @@ use super::super::room::Room;
 use super::cache::PieceCache;
 use super::encode_failure::{EncodeFailure, MAX_WORD};
 use super::fast::{Fast, Words};
-use super::pieces::{Cuts, PATTERNS};
+use super::pieces::Cuts;
+use super::words::patterns;
 
 /// Bytes of a piece at least.
 const PIECE: usize = 1024;
@@ -72,15 +70,19 @@ impl Encoder {
         // Engines cut and pad as their requests say, not as the file does.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| error.to_string())?;
-        let pattern = pattern(&tokenizer);
+        let patterns = patterns(&tokenizer).filter(|_| is_nfc_or_none(&tokenizer));
+        let pattern = patterns.as_deref().and_then(|patterns| match patterns {
+            [one] => Some(one.as_str()),
+            _ => None,
+        });
         let ids = |special| tokenizer.encode_fast("a", special).map(|found| found.get_ids().to_vec());
         let (plain, wrapped) = (ids(false), ids(true));
         let (plain, wrapped) =
             (plain.map_err(|error| error.to_string())?, wrapped.map_err(|error| error.to_string())?);
         let around = around(&plain, &wrapped).ok_or("its special tokens are not around the text")?;
         Ok(Self {
-            cuts: Cuts::new(&tokenizer, pattern.as_deref().filter(|_| is_nfc_or_none(&tokenizer)), piece),
-            fast: pattern.and_then(|pattern| Fast::new(&tokenizer, &pattern)),
+            cuts: Cuts::new(&tokenizer, pattern, piece),
+            fast: Fast::new(&tokenizer),
             around,
             cache: PieceCache::new(cache, budget),
             kept: piece / KEPT,
@@ -165,28 +167,4 @@ fn around(plain: &[u32], wrapped: &[u32]) -> Option<(Vec<u32>, Vec<u32>)> {
 
 fn is_nfc_or_none(tokenizer: &Tokenizer) -> bool {
     matches!(tokenizer.get_normalizer(), None | Some(NormalizerWrapper::NFC(_)))
-}
-
-/// The pattern of words of a byte-level tokenizer that splits by one.
-fn pattern(tokenizer: &Tokenizer) -> Option<String> {
-    match tokenizer.get_pre_tokenizer()? {
-        PreTokenizerWrapper::ByteLevel(bytes) if bytes.use_regex && !bytes.add_prefix_space => {
-            Some(PATTERNS.first()?.to_string())
-        }
-        PreTokenizerWrapper::Sequence(steps) => match steps.as_ref() {
-            [PreTokenizerWrapper::Split(split), PreTokenizerWrapper::ByteLevel(bytes)]
-                if !bytes.use_regex
-                    && !bytes.add_prefix_space
-                    && !split.invert
-                    && split.behavior == SplitDelimiterBehavior::Isolated =>
-            {
-                match &split.pattern {
-                    SplitPattern::Regex(pattern) => Some(pattern.clone()),
-                    SplitPattern::String(_) => None,
-                }
-            }
-            _ => None,
-        },
-        _ => None,
-    }
 }

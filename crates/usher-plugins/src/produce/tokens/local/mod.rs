@@ -1,5 +1,6 @@
 //! A tokenizer in this process: the text of a prompt as the engine makes it, and its tokens.
 
+mod added;
 mod cache;
 mod chat;
 mod direct;
@@ -13,10 +14,14 @@ mod limited;
 mod model;
 mod params;
 mod pieces;
+#[cfg(test)]
+mod published;
 mod size;
+mod spaced;
 mod template;
 #[cfg(test)]
 mod tests;
+mod words;
 mod workers;
 
 pub use direct::DirectTokenizer;

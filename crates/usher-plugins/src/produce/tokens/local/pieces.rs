@@ -3,7 +3,7 @@
 use aho_corasick::AhoCorasick;
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::fast::matcher;
+use super::added::matcher;
 
 /// Patterns in which a [word ends](ends_word) where white space follows: those of GPT-2, of cl100k (Llama 3 and Qwen 2
 /// have it as well, the latter with single digits) and of o200k.

@@ -25,15 +25,15 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/tokenizer")
 }
 
-fn read(name: &str) -> String {
+pub(super) fn read(name: &str) -> String {
     std::fs::read_to_string(folder().join(name)).unwrap()
 }
 
-fn json_of(name: &str) -> Value {
+pub(super) fn json_of(name: &str) -> Value {
     serde_json::from_str(&read(name)).unwrap()
 }
 
-fn encoder(tokenizer: &Value) -> Encoder {
+pub(super) fn encoder(tokenizer: &Value) -> Encoder {
     Encoder::new(tokenizer.to_string().parse().unwrap(), 1 << 20, &Default::default()).unwrap()
 }
 
@@ -42,7 +42,7 @@ fn in_small_pieces(tokenizer: &Value) -> Encoder {
     Encoder::with_pieces(tokenizer.to_string().parse().unwrap(), 1, 1 << 20, &Default::default()).unwrap()
 }
 
-fn encode(encoder: &Encoder, text: &str) -> (Vec<u32>, Sources) {
+pub(super) fn encode(encoder: &Encoder, text: &str) -> (Vec<u32>, Sources) {
     let mut ids = Vec::new();
     let sources = try_encode(encoder, &Arc::default(), text, &mut ids).unwrap();
     (ids, sources)
@@ -61,9 +61,9 @@ fn try_encode(
 #[test]
 fn tokens_match_the_reference() {
     let reference = json_of("reference.json");
-    for (name, is_fast) in [("bytes", true), ("spaces", false)] {
+    for name in ["bytes", "spaces"] {
         let encoder = encoder(&json_of(&format!("{name}.json")));
-        assert_eq!(encoder.is_fast(), is_fast, "{name}");
+        assert!(encoder.is_fast(), "{name}");
         for row in reference["texts"].as_array().unwrap() {
             let text = row["text"].as_str().unwrap();
             let ids = [&encoder.around.0, &encode(&encoder, text).0, &encoder.around.1]
@@ -129,17 +129,69 @@ fn variant(pattern: usize, nfc: bool, flags: [bool; 4]) -> Value {
     // A token that a cut between two line feeds would take apart.
     tokenizer["model"]["vocab"]["ĊĊ"] = 908.into();
     tokenizer["model"]["merges"].as_array_mut().unwrap().push(json!(["Ċ", "Ċ"]));
-    if pattern == 0 {
-        tokenizer["pre_tokenizer"] =
-            json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
-    } else {
-        tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"] = json!({"Regex": PATTERNS[pattern]});
+    let steps = tokenizer["pre_tokenizer"]["pretokenizers"].as_array_mut().unwrap();
+    let split = |pattern| {
+        let pattern = json!({ "Regex": pattern });
+        json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false})
+    };
+    match pattern {
+        0 => {
+            tokenizer["pre_tokenizer"] = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+        }
+        DEEPSEEK => {
+            steps.splice(0..1, DEEPSEEK_PATTERNS.map(split));
+            if !nfc {
+                tokenizer["normalizer"] = json!({"type": "Sequence", "normalizers": []});
+            }
+        }
+        usual => steps[0] = split(PATTERNS[usual]),
     }
+    set_flags(&mut tokenizer, "<tool>", flags);
+    tokenizer
+}
+
+const DEEPSEEK: usize = PATTERNS.len();
+/// The patterns of DeepSeek V3, one after the other.
+const DEEPSEEK_PATTERNS: [&str; 3] = [
+    r"\p{N}{1,3}",
+    "[一-龥\u{3040}-ゟ゠-ヿ]+",
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
+];
+
+/// Sets `lstrip`, `rstrip`, `single_word` and `normalized` of an added token.
+fn set_flags(tokenizer: &mut Value, content: &str, flags: [bool; 4]) {
     let tokens = tokenizer["added_tokens"].as_array_mut().unwrap();
-    let token = tokens.iter_mut().find(|token| token["content"] == "<tool>").unwrap();
+    let token = tokens.iter_mut().find(|token| token["content"] == content).unwrap();
     for (flag, value) in ["lstrip", "rstrip", "single_word", "normalized"].into_iter().zip(flags) {
         token[flag] = value.into();
     }
+}
+
+/// Ways to write spaces as letters: by a normalizer, or before words are split.
+const SPACED: usize = 8;
+
+/// The tokenizer with spaces as letters in one of these ways, and other flags of `<|im_end|>`.
+fn spaced(way: usize, flags: [bool; 4]) -> Value {
+    let mut tokenizer = json_of("spaces.json");
+    let metaspace = |scheme: &str, split: bool| json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split});
+    let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+    let prepend = json!({"type": "Prepend", "prepend": "▁"});
+    let split = json!({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false});
+    let (normalizer, splits) = match way {
+        0 => (json!({"type": "NFKC"}), metaspace("first", true)),
+        1 => (json!({"type": "NFD"}), metaspace("always", true)),
+        2 => (Value::Null, metaspace("never", true)),
+        3 => (Value::Null, metaspace("first", false)),
+        4 => (Value::Null, metaspace("always", false)),
+        // Llama 2, Gemma.
+        5 => (json!({"type": "Sequence", "normalizers": [prepend, replace]}), Value::Null),
+        6 => (replace, split),
+        _ => (json!({"type": "Lowercase"}), metaspace("first", true)),
+    };
+    (tokenizer["normalizer"], tokenizer["pre_tokenizer"]) = (normalizer, splits);
+    tokenizer["model"]["vocab"]["▁▁"] = 600.into();
+    tokenizer["model"]["merges"].as_array_mut().unwrap().push(json!(["▁", "▁"]));
+    set_flags(&mut tokenizer, "<|im_end|>", flags);
     tokenizer
 }
 
@@ -147,7 +199,7 @@ fn variant(pattern: usize, nfc: bool, flags: [bool; 4]) -> Value {
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         4 => "[a-zA-Z]{1,9}",
-        2 => "[ \t]{1,3}",
+        2 => "[ \t▁]{1,3}",
         3 => "\n{1,3}",
         1 => "(\r\n){1,2}",
         1 => "[.;,a]?\n( {2,8}|\t)[-*]? ?",
@@ -169,7 +221,7 @@ proptest! {
     /// By pieces, by words and from what was seen before, tokens are those of the whole text from scratch.
     #[test]
     fn tokens_of_pieces_match_the_whole(
-        pattern in 0..PATTERNS.len(), nfc: bool, flags: [bool; 4], is_plain: bool, text in text(), more in text(),
+        pattern in 0..=DEEPSEEK, nfc: bool, flags: [bool; 4], is_plain: bool, text in text(), more in text(),
     ) {
         let flags = if is_plain { [false; 4] } else { flags };
         let tokenizer = variant(pattern, nfc, flags);
@@ -182,16 +234,49 @@ proptest! {
         }
     }
 
-    /// The same where spaces belong to the words.
+    /// The same where spaces are letters.
     #[test]
-    fn tokens_of_pieces_with_spaces_match_the_whole(text in text(), more in text()) {
-        let tokenizer = json_of("spaces.json");
+    fn tokens_of_spaced_pieces_match_the_whole(
+        way in 0..SPACED, flags: [bool; 4], is_plain: bool, text in text(), more in text(),
+    ) {
+        let flags = if is_plain { [false; 4] } else { flags };
+        let tokenizer = spaced(way, flags);
         let plain: Tokenizer = tokenizer.to_string().parse().unwrap();
         let encoder = in_small_pieces(&tokenizer);
         for text in [&text, &format!("{text}{more}")] {
             let expected = plain.encode_fast(text.as_str(), false).unwrap().get_ids().to_vec();
             prop_assert_eq!(encode(&encoder, text).0, expected);
         }
+    }
+}
+
+#[test]
+fn tokenizers_of_known_models_are_fast() {
+    for strips in [false, true] {
+        let flags = [false, strips, false, false];
+        for pattern in 0..=DEEPSEEK {
+            assert!(encoder(&variant(pattern, true, flags)).is_fast(), "{pattern}");
+        }
+        for way in 0..SPACED - 1 {
+            assert!(encoder(&spaced(way, flags)).is_fast(), "{way}");
+        }
+    }
+    assert!(!encoder(&spaced(SPACED - 1, [false; 4])).is_fast(), "an unknown normalizer");
+    assert!(!encoder(&spaced(0, [true; 4])).is_fast(), "an added token that looks around");
+}
+
+#[test]
+fn words_that_depend_on_their_neighbours_are_not_split() {
+    for (way, is_fast) in [(0, true), (3, false), (5, false)] {
+        let mut tokenizer = spaced(way, [false; 4]);
+        tokenizer["model"]["vocab"]["e▁"] = 601.into();
+        tokenizer["model"]["merges"].as_array_mut().unwrap().push(json!(["e", "▁"]));
+        assert_eq!(encoder(&tokenizer).is_fast(), is_fast, "{way}");
+    }
+    for pattern in [r"\b\w+|\s+(?!\S)|\s+", r"\w*|\s+(?!\S)|\s+", r"^\w+", r"\w+(?!\S)"] {
+        let mut tokenizer = variant(1, false, [false; 4]);
+        tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"] = json!({ "Regex": pattern });
+        assert!(!encoder(&tokenizer).is_fast(), "{pattern}");
     }
 }
 
