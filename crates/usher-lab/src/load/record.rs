@@ -43,6 +43,8 @@ pub struct Numbers {
     pub failed: u64,
     /// Good ends within the measured time, also of requests that began before it.
     pub ended_in_time: u64,
+    /// Good ends of measured requests after the measured time.
+    pub ended_later: u64,
     /// Chunks of responses that were sent within the measured time.
     pub chunks_sent: u64,
     /// Chunks of responses that came back within the measured time.
@@ -178,6 +180,7 @@ impl Numbers {
             Ok(()) => {
                 self.ended_in_time += u64::from(self.in_time);
                 if started.measured {
+                    self.ended_later += u64::from(!self.in_time);
                     self.completed += 1;
                     self.total.record(now - started.due);
                 }
@@ -262,6 +265,21 @@ mod tests {
         assert_eq!(numbers.errors, BTreeMap::from(errors));
         assert!(numbers.endpoints.is_empty());
         assert_eq!((numbers.begun, numbers.ended, numbers.ended_badly), (5, 4, 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn good_ends_after_the_measured_time_count_apart() {
+        let mut numbers = Numbers::default();
+        let now = Instant::now();
+        let warm_up = numbers.begin(now, false);
+        numbers.in_time = true;
+        let measured = [(); 3].map(|()| numbers.begin(now, true));
+        numbers.end(warm_up, &Ok(()), now);
+        numbers.end(measured[0], &Ok(()), now);
+        numbers.in_time = false;
+        numbers.end(measured[1], &Ok(()), now);
+        numbers.end(measured[2], &Err(Failure::protocol("x")), now);
+        assert_eq!((numbers.completed, numbers.ended_in_time, numbers.ended_later), (2, 2, 1));
     }
 
     #[tokio::test(start_paused = true)]

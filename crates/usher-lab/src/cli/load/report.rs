@@ -29,6 +29,9 @@ pub(super) struct Report<'a> {
     requests: Requests,
     /// Good ends per second of the measured time.
     requests_per_second: f64,
+    /// Requests completed after the measured time, which the rate leaves out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completed_later: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     chunks: Option<Chunks>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,6 +150,7 @@ impl<'a> Report<'a> {
             seconds: *seconds,
             requests: Requests { due: numbers.due, completed: numbers.completed, failed: numbers.failed },
             requests_per_second: per_second(numbers.ended_in_time),
+            completed_later: (numbers.ended_later > 0).then_some(numbers.ended_later),
             chunks: (numbers.chunks_sent > 0).then(|| Chunks {
                 sent: numbers.chunks_sent,
                 returned: numbers.chunks_returned,
@@ -203,8 +207,16 @@ impl Display for Report<'_> {
         line(f, "target", format_args!("{} ({}), {:.1} s", self.target, self.protocol, self.seconds))?;
         let (due, done) = (grouped(due), grouped(completed));
         line(f, "requests", format_args!("{due} due, {done} completed, {} failed", grouped(failed)))?;
-        if self.requests_per_second > 0.0 {
-            line(f, "", format_args!("{:.1} per second", self.requests_per_second))?;
+        let (rate, seconds) = (self.requests_per_second, self.seconds);
+        if let Some(later) = self.completed_later {
+            let later = grouped(later);
+            line(
+                f,
+                "",
+                format_args!("{rate:.1} per second within the {seconds:.1} s; {later} completed later"),
+            )?;
+        } else if rate > 0.0 {
+            line(f, "", format_args!("{rate:.1} per second"))?;
         }
         if let Some(Chunks { sent, returned, per_second }) = self.chunks {
             let (sent, returned) = (grouped(sent), grouped(returned));
@@ -387,6 +399,18 @@ usher          process 7: CPU 0.990 s, 0.495 cores
     #[test]
     fn table_matches_the_expected_text() {
         assert_eq!(Report::new("127.0.0.1:9002", &outcome()).to_string(), TABLE);
+    }
+
+    #[test]
+    fn rate_names_requests_that_it_leaves_out() {
+        let mut outcome = outcome();
+        (outcome.numbers.ended_in_time, outcome.numbers.ended_later) = (20, 970);
+        let report = Report::new("127.0.0.1:9002", &outcome).to_string();
+        let expected = "\
+requests       1,000 due, 990 completed, 10 failed
+               10.0 per second within the 2.0 s; 970 completed later
+";
+        assert!(report.contains(expected), "{report}");
     }
 
     #[test]
