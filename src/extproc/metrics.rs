@@ -189,7 +189,11 @@ impl ExtProcMetrics {
             // As it is looked up: only those have a series.
             let header = String::from_utf8_lossy(header).to_ascii_lowercase();
             let request_id = id.map(String::from_utf8_lossy).unwrap_or_default();
-            tracing::debug!(%request_id, header, "header ignored: its value has more than 1,024 bytes");
+            tracing::debug!(
+                request_id = &*request_id,
+                header,
+                "header ignored: its value has more than 1,024 bytes"
+            );
             self.ignored.with_label_values(&[&header]).inc();
         }
     }

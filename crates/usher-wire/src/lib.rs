@@ -8,6 +8,7 @@
 pub mod client;
 pub mod envoy;
 pub mod event;
+pub mod headers;
 pub mod inbox;
 pub mod outbox;
 mod protobuf;

@@ -38,7 +38,11 @@ impl SloMetrics {
         }
         effects.observe_once(|| {
             for header in ignored {
-                tracing::debug!(request_id = %cx.request.id(), header, "latency target ignored: it is no number of milliseconds");
+                tracing::debug!(
+                    request_id = &*cx.request.id(),
+                    header,
+                    "latency target ignored: it is no number of milliseconds"
+                );
                 self.ignored.with_label_values(&[header]).inc();
             }
             Counted
