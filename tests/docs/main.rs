@@ -19,6 +19,7 @@ mod fuzz_corpus;
 mod guide;
 mod imports;
 mod links;
+mod log_fields;
 mod migrate;
 mod named_tests;
 mod pages;

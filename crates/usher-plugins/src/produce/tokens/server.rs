@@ -95,7 +95,8 @@ impl Server {
         // Where /tokenize comes first that is known already.
         let is_new = is_there && (call, first) != (Call::Tokenize, Call::Tokenize);
         if is_new && calls.note(call, Instant::now()) {
-            tracing::info!(server = self.url, ?api, ?call, "call for tokens of prompts found");
+            let path = if call == Call::Render { render::path(api) } else { TOKENIZE };
+            tracing::info!(server = self.url, path, "call for tokens of prompts found");
         }
         found
     }
