@@ -1,7 +1,7 @@
 //! Text of clients, made fit to be shown.
 
-/// Text of a client on one line: control characters become spaces, and what is longer than `most` characters is
-/// cut, with an ellipsis at its end.
+/// Text of a client on one line: characters that are [not printable](is_unprintable) become spaces, and what is longer
+/// than `most` characters is cut, with an ellipsis at its end.
 pub fn bounded(text: &str, most: usize) -> Box<str> {
     if text.len() <= most && is_plain(text) {
         return text.into();
@@ -18,7 +18,7 @@ pub(super) fn push_bounded(shown: &mut String, text: &str, most: usize) {
         return;
     }
     let mut characters = text.chars();
-    shown.extend(characters.by_ref().take(most).map(|each| if is_unfit(each) { ' ' } else { each }));
+    shown.extend(characters.by_ref().take(most).map(|each| if is_unprintable(each) { ' ' } else { each }));
     if characters.next().is_some() {
         shown.push('…');
     }
@@ -30,10 +30,15 @@ fn is_plain(text: &str) -> bool {
     text.bytes().fold(true, |is_plain, byte| is_plain & (b' '..=b'~').contains(&byte))
 }
 
-/// Control characters, and those that change the direction or the lines of a terminal.
-fn is_unfit(character: char) -> bool {
+/// Returns `true` for control characters, and for those that a terminal doesn't show, or that change the direction or
+/// the lines of its text.
+pub fn is_unprintable(character: char) -> bool {
     character.is_control()
-        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+        || matches!(
+            character,
+            '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+                | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+        )
 }
 
 #[cfg(test)]
@@ -47,6 +52,7 @@ mod tests {
             ("", ""),
             ("a\nb\u{1b}[31m", "a b [31m"),
             ("a\u{202e}b", "a b"),
+            ("a\u{61c}b\u{2066}", "a b "),
             ("12345678", "12345678"),
             ("ééééééééé", "éééééééé…"),
         ];

@@ -1,10 +1,12 @@
 //! Log of decisions: an event of level debug for each, which joins with the gateway's access log by the request id.
-//! Nothing of a prompt is in it, and while debug is off nothing is built.
+//! Nothing of a prompt is in it, and while debug is off nothing is built. What clients chose is logged as text, which
+//! the console quotes: no name can add a field to its line.
 
-use std::fmt::{self, Display, Write};
+use std::fmt::Write;
 
 use crate::flow::{Rejection, Routed};
 use crate::otel::TraceId;
+use crate::records::bounded;
 use crate::request::Request;
 use crate::schedule::Decision;
 
@@ -31,11 +33,11 @@ pub(super) fn routed(request: &Request, ids: LogIds<'_>, destination: &[u8], rou
     let decision = routed.decision();
     let is_rewritten = request.target_model != request.model;
     tracing::debug!(
-        request_id = %Shown(&request_id(request, ids.new_request)),
+        request_id = bounded(&request_id(request, ids.new_request), SHOWN),
         trace_id = ids.trace.map(display),
-        model = %Shown(&request.model),
-        target_model = is_rewritten.then(|| display(Shown(&request.target_model))),
-        destination = %Shown(&String::from_utf8_lossy(destination)),
+        model = bounded(&request.model, SHOWN),
+        target_model = is_rewritten.then(|| bounded(&request.target_model, SHOWN)),
+        destination = %bounded(&String::from_utf8_lossy(destination), SHOWN),
         profiles = %profiles(decision),
         prefill = prefill(decision).map(display),
         candidates = decision.candidates().len(),
@@ -50,9 +52,9 @@ pub(super) fn refused(request: &Request, trace: Option<TraceId>, rejection: &Rej
         return;
     }
     tracing::debug!(
-        request_id = %Shown(&request_id(request, None)),
+        request_id = bounded(&request_id(request, None), SHOWN),
         trace_id = trace.map(display),
-        model = %Shown(&request.model),
+        model = bounded(&request.model, SHOWN),
         status = rejection.code.status(),
         reason = rejection.reason,
         "request refused"
@@ -89,19 +91,6 @@ fn best<'a>(scores: impl Iterator<Item = (&'a std::sync::Arc<str>, f64)>) -> Str
     text
 }
 
-/// A client's text on one line, cut where it is long.
-struct Shown<'a>(&'a str);
-
-impl Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut characters = self.0.chars();
-        for character in characters.by_ref().take(SHOWN) {
-            f.write_char(if character.is_control() { ' ' } else { character })?;
-        }
-        if characters.next().is_some() { f.write_char('…') } else { Ok(()) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -119,12 +108,5 @@ mod tests {
         assert_eq!(of(&[1.0]), "10.0.0.1:8000=1.000");
         let expected = "10.0.0.2:8000=2.500,10.0.0.1:8000=0.125,10.0.0.3:8000=0.125";
         assert_eq!(of(&[0.125, 2.5, 0.125, -1.0]), expected);
-    }
-
-    #[test]
-    fn client_text_is_logged_as_one_short_line() {
-        assert_eq!(Shown("a\nb\u{1b}[31m").to_string(), "a b [31m");
-        assert_eq!(Shown(&"x".repeat(256)).to_string(), "x".repeat(256));
-        assert_eq!(Shown(&"é".repeat(300)).to_string(), "é".repeat(256) + "…");
     }
 }

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+mod decision_log;
 mod first_token;
 mod memory;
 mod memory_properties;
