@@ -23,6 +23,6 @@ pub use causes::Root;
 pub use check::{GROUPS, examine};
 pub use finding::{Finding, Outcome, Report, Severity, Status};
 pub(crate) use gather::policies_of_file;
-pub use gather::{HttpClient, Plan, Pods, PoolPlan, gather};
+pub use gather::{HttpClient, LocalPorts, Plan, Pods, PoolPlan, gather};
 pub use rules::Rule;
 pub use seen::{Observations, Seen};

@@ -36,6 +36,15 @@ pub struct Observations {
     pub cluster: Seen<Cluster>,
 }
 
+impl Observations {
+    /// Returns `true` if there is nothing to check, as no part responded.
+    pub fn is_empty(&self) -> bool {
+        let Self { gateway, envoy, picker, metrics, admin, pods, cluster, .. } = self;
+        let is_silent = gateway.is_err() && envoy.is_err() && picker.is_err();
+        is_silent && metrics.is_err() && admin.is_err() && pods.is_err() && cluster.is_err()
+    }
+}
+
 /// Responses of a gateway to probes.
 #[derive(Clone, Debug, Default)]
 pub struct Gateway {

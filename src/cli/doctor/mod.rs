@@ -17,7 +17,9 @@ use http::{HeaderName, HeaderValue};
 use crate::cli::timeout::response_timeout;
 use crate::config::source;
 use crate::discovery::file;
-use crate::doctor::{HttpClient, Plan, Pods, PoolPlan, Report, examine, gather, policies_of_file};
+use crate::doctor::{
+    HttpClient, LocalPorts, Plan, Pods, PoolPlan, Report, examine, gather, policies_of_file,
+};
 use crate::scrape::ENGINE_LABEL;
 #[cfg(feature = "lab")]
 use usher_terminal::Progress;
@@ -34,19 +36,22 @@ pub struct DoctorArgs {
     /// value that begins with @ names a file that holds it.
     #[arg(long, value_name = "HEADER")]
     pub header: Vec<String>,
-    /// Envoy's admin interface, or its HOST:PORT. By default 127.0.0.1:19000, if it belongs to the gateway.
+    /// Envoy's admin interface, or its HOST:PORT. By default 127.0.0.1:19000, if it belongs to the gateway, or
+    /// without any address.
     #[arg(long, value_name = "URL")]
     pub envoy_admin: Option<String>,
-    /// The picker's ext_proc port. By default as Envoy's configuration says.
+    /// The picker's ext_proc port. By default as Envoy's configuration says, or 127.0.0.1:9002 without any address.
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     pub picker: Option<String>,
-    /// The picker's metrics port, or its HOST:PORT. By default 127.0.0.1:9090, beside a gateway of this machine.
+    /// The picker's metrics port, or its HOST:PORT. By default 127.0.0.1:9090, beside a gateway or picker of this
+    /// machine.
     #[arg(long, value_name = "URL")]
     pub metrics: Option<String>,
     /// Header of requests for the picker's metrics, as --header.
     #[arg(long, value_name = "HEADER")]
     pub metrics_header: Vec<String>,
-    /// Usher's admin port, or its HOST:PORT. By default 127.0.0.1:9095, beside a gateway of this machine.
+    /// Usher's admin port, or its HOST:PORT. By default 127.0.0.1:9095, beside a gateway or picker of this
+    /// machine.
     #[arg(long, value_name = "URL")]
     pub admin: Option<String>,
     /// A model that is served: one token of it is generated a few times. By default probes ask
@@ -131,8 +136,8 @@ fn address(text: &str) -> Result<String, String> {
 /// Runs all checks, and prints the findings.
 ///
 /// # Errors
-/// [`CliError::Usage`] if there is nothing to look at, or an endpoints file can't be used;
-/// [`CliError::Failed`] if the result can't be printed.
+/// [`CliError::Usage`] if an address or a file can't be used; [`CliError::Failed`] if there is nothing at the usual ports,
+/// or the result can't be printed.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let plan = plan(args)?;
     let failed = |error: io::Error| CliError::Failed(format!("cannot print the result: {error}"));
@@ -147,6 +152,15 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let seen = runtime.block_on(gather(&plan));
     #[cfg(feature = "lab")]
     drop(progress);
+    if plan.is_bare {
+        let ports = plan.ports;
+        if seen.is_empty() {
+            return Err(CliError::Failed(format!(
+                "nothing to look at on {ports}; give --gateway, for example --gateway http://127.0.0.1:8081, --picker or --pool-name"
+            )));
+        }
+        eprintln!("usher: no address given, looked at {ports}");
+    }
     let report = examine(&seen);
     let text = match args.output {
         Output::Text => text::text(&report, Terminal::of_stdout()),
@@ -165,11 +179,6 @@ fn plan(args: &DoctorArgs) -> Result<Plan, CliError> {
     let wants_pool = args.pool_name.is_some() || args.endpoint_selector.is_some();
     let sites = [&args.gateway, &args.envoy_admin, &args.metrics, &args.admin];
     let has_site = sites.iter().any(|client| client.is_some()) || args.picker.is_some();
-    if !has_site && !wants_pool && args.endpoints.is_none() {
-        let text =
-            "nothing to look at: give --gateway, for example --gateway http://127.0.0.1:8081, or --pool-name";
-        return Err(CliError::Usage(text.to_owned()));
-    }
     let headers = |flag: &str, texts: &[String]| -> Result<Vec<Header>, CliError> {
         let wrong = |reason| CliError::Usage(format!("{flag}: {reason}"));
         texts.iter().map(|text| header(text).map_err(wrong)).collect()
@@ -213,6 +222,8 @@ fn plan(args: &DoctorArgs) -> Result<Plan, CliError> {
         endpoints: endpoints(args)?,
         engine: args.engine.clone(),
         pool,
+        is_bare: !has_site && !wants_pool && args.endpoints.is_none(),
+        ports: LocalPorts::default(),
         limit: args.timeout,
     })
 }

@@ -12,16 +12,11 @@ mod plan;
 
 pub(crate) use self::capacity::of_file as policies_of_file;
 pub use self::http::HttpClient;
-pub use self::plan::{Plan, Pods, PoolPlan};
+pub use self::plan::{LocalPorts, Plan, Pods, PoolPlan};
 
-use super::seen::{Cluster, Envoy, Known, Observations, PickerPage, Seen};
+use std::time::Duration;
 
-/// Port of Envoy's admin interface in `deploy/envoy` and in llm-d-router's charts.
-const ENVOY_ADMIN: u16 = 19000;
-
-/// Port of a picker's metrics, and of Usher's admin page.
-const METRICS: u16 = 9090;
-const USHER_ADMIN: u16 = 9095;
+use super::seen::{Cluster, Envoy, Known, Observations, Picker, PickerPage, Seen};
 
 /// Offset of the metrics port in `usher demo`: after the port of its gateway.
 const DEMO_METRICS: u16 = 3;
@@ -98,13 +93,21 @@ async fn find_envoy(
         let seen = envoy::look(client, port).await;
         return (seen.is_ok().then(|| client.clone()), seen);
     }
+    let usual = plan.ports.envoy;
     let Some(gateway) = local else {
-        return (
-            None,
-            Err("give --envoy-admin; without it only requests show what the gateway does".to_owned()),
-        );
+        if !plan.is_bare {
+            let reason = "give --envoy-admin; without it only requests show what the gateway does";
+            return (None, Err(reason.to_owned()));
+        }
+        let client = HttpClient::local(usual).within(plan.limit);
+        return match envoy::look(&client, None).await {
+            Ok(seen) => (Some(client), Ok(seen)),
+            Err(_) => {
+                (None, Err(format!("no admin interface of Envoy on 127.0.0.1:{usual}; give --envoy-admin")))
+            }
+        };
     };
-    for port in [Some(ENVOY_ADMIN), gateway.port().checked_add(DEMO_ENVOY_ADMIN)].into_iter().flatten() {
+    for port in [Some(usual), gateway.port().checked_add(DEMO_ENVOY_ADMIN)].into_iter().flatten() {
         let client = HttpClient::local(port).within(plan.limit);
         if envoy::listens(&client, gateway.port()).await {
             let seen = envoy::look(&client, Some(gateway.port())).await;
@@ -114,7 +117,7 @@ async fn find_envoy(
     (
         None,
         Err(format!(
-            "no admin interface of the Envoy on port {} on 127.0.0.1:{ENVOY_ADMIN}; give --envoy-admin",
+            "no admin interface of the Envoy on port {} on 127.0.0.1:{usual}; give --envoy-admin",
             gateway.port()
         )),
     )
@@ -126,10 +129,23 @@ fn listener(envoy: &Seen<Envoy>, admin: &HttpClient) -> Option<HttpClient> {
     Some(admin.with_port(manager.port?))
 }
 
-async fn ask_picker(plan: &Plan, envoy: &Seen<Envoy>) -> Seen<super::seen::Picker> {
+async fn ask_picker(plan: &Plan, envoy: &Seen<Envoy>) -> Seen<Picker> {
     if let Some(address) = &plan.picker {
         return Ok(picker::ask(address, "--picker", plan.limit).await);
     }
+    match ask_picker_of(envoy, plan.limit).await {
+        Err(reason) if plan.is_bare => {
+            let address = format!("127.0.0.1:{}", plan.ports.picker);
+            let seen = picker::ask(&address, "default", plan.limit).await;
+            // What else listens there is none of ours.
+            if seen.reply.is_ok() { Ok(seen) } else { Err(reason) }
+        }
+        seen => seen,
+    }
+}
+
+/// Asks the picker that Envoy's configuration names.
+async fn ask_picker_of(envoy: &Seen<Envoy>, limit: Duration) -> Seen<Picker> {
     let envoy = envoy.as_ref().map_err(|_| "give --picker, or --envoy-admin to find it".to_owned())?;
     let clusters = envoy.config.picker_clusters();
     let name = clusters.first().ok_or("Envoy's configuration names no picker; give --picker")?;
@@ -138,7 +154,7 @@ async fn ask_picker(plan: &Plan, envoy: &Seen<Envoy>) -> Seen<super::seen::Picke
     let address = resolved
         .or(written)
         .ok_or_else(|| format!("cluster {name} of the gateway has no host; give --picker"))?;
-    let seen = picker::ask(&address, &format!("cluster {name}"), plan.limit).await;
+    let seen = picker::ask(&address, &format!("cluster {name}"), limit).await;
     let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
     match seen.unreachable {
         // An address that means something to the gateway alone.
@@ -149,6 +165,21 @@ async fn ask_picker(plan: &Plan, envoy: &Seen<Envoy>) -> Seen<super::seen::Picke
     }
 }
 
+/// Ports of this machine where a part of the picker is looked for: the one of `usher demo` beside its gateway, then the
+/// usual one. `None` if neither the gateway nor the picker is of this machine.
+fn local_ports(
+    plan: &Plan,
+    gateway: Option<&HttpClient>,
+    demo: u16,
+    usual: u16,
+) -> Option<impl Iterator<Item = u16>> {
+    let picker = plan.picker.as_ref().and_then(|address| address.rsplit_once(':'));
+    let is_here =
+        plan.is_bare || gateway.is_some() || picker.is_some_and(|(host, _)| self::http::is_local(host));
+    let demo = gateway.and_then(|gateway| gateway.port().checked_add(demo));
+    is_here.then(|| demo.into_iter().chain([usual]))
+}
+
 async fn find_metrics(
     plan: &Plan,
     local: Option<&HttpClient>,
@@ -157,28 +188,28 @@ async fn find_metrics(
     if let Some(client) = &plan.metrics {
         return Ok((client.clone(), pages::picker(client, true, model).await));
     }
-    let gateway = local.ok_or("give --metrics")?;
-    for port in [gateway.port().checked_add(DEMO_METRICS), Some(METRICS)].into_iter().flatten() {
+    let usual = plan.ports.metrics;
+    for port in local_ports(plan, local, DEMO_METRICS, usual).ok_or("give --metrics")? {
         let client = HttpClient::local(port).within(plan.limit);
         let page = pages::picker(&client, false, model).await;
         if page.families > 0 {
             return Ok((client, page));
         }
     }
-    Err(format!("no picker's metrics on 127.0.0.1:{METRICS}; give --metrics"))
+    Err(format!("no picker's metrics on 127.0.0.1:{usual}; give --metrics"))
 }
 
 async fn find_admin(plan: &Plan, local: Option<&HttpClient>) -> Seen<Vec<Known>> {
     if let Some(client) = &plan.admin {
         return pages::admin(client).await;
     }
-    let gateway = local.ok_or("give --admin")?;
-    for port in [gateway.port().checked_add(DEMO_USHER_ADMIN), Some(USHER_ADMIN)].into_iter().flatten() {
+    let usual = plan.ports.admin;
+    for port in local_ports(plan, local, DEMO_USHER_ADMIN, usual).ok_or("give --admin")? {
         if let Ok(known) = pages::admin(&HttpClient::local(port).within(plan.limit)).await {
             return Ok(known);
         }
     }
-    Err(format!("no admin port of Usher on 127.0.0.1:{USHER_ADMIN}; give --admin"))
+    Err(format!("no admin port of Usher on 127.0.0.1:{usual}; give --admin"))
 }
 
 /// The model servers whose metrics are looked at.

@@ -1,5 +1,6 @@
 //! Plan of an examination: places to look at, and settings.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -27,8 +28,42 @@ pub struct Plan {
     pub engine: String,
     /// The pool in Kubernetes.
     pub pool: Option<PoolPlan>,
+    /// `true` if no place is given: the usual ports of this machine are looked at.
+    pub is_bare: bool,
+    /// Ports of this machine where parts without an address are looked for.
+    pub ports: LocalPorts,
     /// Time for each response.
     pub limit: Duration,
+}
+
+/// Ports of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalPorts {
+    /// Envoy's admin interface.
+    pub envoy: u16,
+    /// The picker's ext_proc port.
+    pub picker: u16,
+    /// The picker's metrics.
+    pub metrics: u16,
+    /// Usher's admin port.
+    pub admin: u16,
+}
+
+impl Default for LocalPorts {
+    /// Envoy's as in `deploy/envoy` and in llm-d-router's charts, and the defaults of `usher serve`.
+    fn default() -> Self {
+        Self { envoy: 19000, picker: 9002, metrics: 9090, admin: 9095 }
+    }
+}
+
+impl fmt::Display for LocalPorts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { envoy, picker, metrics, admin } = self;
+        write!(
+            f,
+            "127.0.0.1:{envoy} (Envoy's admin interface), :{picker} (picker), :{metrics} (metrics), :{admin} (admin port)"
+        )
+    }
 }
 
 /// A pool in Kubernetes.

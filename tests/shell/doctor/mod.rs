@@ -4,6 +4,7 @@
 mod configurations;
 mod faults;
 mod imitations;
+mod local;
 mod pages;
 pub(crate) mod program;
 mod stack;
