@@ -160,6 +160,7 @@ const HELP: &[Help] = &[
             "output",
         ],
         examples: &[
+            ("What is at the usual ports of this machine", "usher doctor"),
             (
                 "A gateway on this machine, and what is beside it",
                 "usher doctor --gateway http://127.0.0.1:8081",

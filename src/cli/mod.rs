@@ -8,6 +8,7 @@ pub mod explain;
 pub mod flags;
 mod help;
 mod logging;
+mod more_errors;
 mod serve;
 #[cfg(feature = "lab")]
 pub mod shell;
@@ -15,6 +16,7 @@ mod timeout;
 pub mod version;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -58,6 +60,9 @@ pub enum Command {
     /// checks that are skipped are not wrong.
     Doctor(Box<doctor::DoctorArgs>),
     /// Validate and explain configurations, policies and endpoints.
+    ///
+    /// Exit code: 0 when all files are valid; 1 when one is not, or the picker of --admin doesn't respond
+    /// (`valid` in JSON is about the files alone); 2 when a file can't be read, or for wrong usage.
     Check(CheckArgs),
     /// Check capacity policies, and try them on a timeline.
     Capacity(capacity::CapacityArgs),
@@ -137,6 +142,22 @@ fn command() -> clap::Command {
 }
 
 fn run(command: Command, types: &PluginTypes) -> Result<ExitCode, CliError> {
+    let files = configurations(&command);
+    run_command(command, types).map_err(|error| more_errors::counted(error, &files, types))
+}
+
+/// Configuration files that a command reads, and would be ended by.
+fn configurations(command: &Command) -> Vec<PathBuf> {
+    match command {
+        Command::Serve(args) => args.config.config_file.iter().map(PathBuf::from).collect(),
+        #[cfg(feature = "lab")]
+        Command::Lab(usher_lab::cli::Command::Replay(args)) => args.config.clone(),
+        Command::Explain(args) => args.config_file.iter().cloned().collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn run_command(command: Command, types: &PluginTypes) -> Result<ExitCode, CliError> {
     match command {
         Command::Serve(args) => serve::serve(*args, types).map(|()| ExitCode::SUCCESS),
         #[cfg(feature = "lab")]

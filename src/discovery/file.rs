@@ -59,9 +59,7 @@ pub fn parse(text: &str) -> Result<(Vec<EndpointSpec>, Vec<Problem>), ConfigErro
     let Value::Map(fields) = &root.value else { return Err(no_list(root.at, "not a map with `endpoints`")) };
     let entries = match root.get("endpoints") {
         None => {
-            if let Some((kind @ (FileKind::Config | FileKind::Policy | FileKind::Other(_)), at)) =
-                FileKind::of(&root)
-            {
+            if let Some((kind, at)) = FileKind::of(&root).filter(|(kind, _)| *kind != FileKind::Endpoints) {
                 return Err(kind.instead_of(&FileKind::Endpoints, at));
             }
             let mut unknown = fields.iter().map(|field| unknown_field(field, "", &["endpoints"]));

@@ -413,7 +413,7 @@ fn several_files_are_checked_at_once() {
         "{out}"
     );
     assert!(err.starts_with("<stdin>:1:1: unknown field `endpoint`"), "{err}");
-    assert!(err.contains("\ndoes/not/exist.yaml: the configuration can't be read: "), "{err}");
+    assert!(err.contains("\ndoes/not/exist.yaml: the file can't be read: "), "{err}");
     assert!(err.ends_with("\n2 errors in 2 of 4 files\n"), "{err}");
     args.output = Output::Json;
     let (code, out, err) = check_with(&args, "endpoint: []\n");
@@ -432,7 +432,7 @@ fn several_files_are_checked_at_once() {
 fn unreadable_file_is_named_in_the_error() {
     let (code, _, err) = check("does/not/exist.yaml", "", Output::Text);
     assert_eq!(code, 2);
-    assert!(err.starts_with("does/not/exist.yaml: the configuration can't be read: "), "{err}");
+    assert!(err.starts_with("does/not/exist.yaml: the file can't be read: "), "{err}");
     assert!(err.ends_with("(check the path, a relative one counts from the working directory)\n"), "{err}");
     let (code, _, err) = check("tests", "", Output::Text);
     assert_eq!(code, 2);

@@ -92,4 +92,5 @@ fn picker_without_a_model_differs_from_an_unreachable_one() {
     assert_eq!((code, err.as_str()), (1, ""), "{report}");
     let message = report["errors"][0]["message"].as_str().unwrap();
     assert!(message.starts_with(&format!("--admin: http://{closed}/latency: ")), "{report}");
+    assert_eq!(report["valid"], true, "of the file: {report}");
 }

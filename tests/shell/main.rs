@@ -17,6 +17,7 @@ mod check;
 mod check_admin;
 mod check_errors;
 mod check_tokenizer;
+mod check_topology;
 mod check_words;
 mod ci;
 #[allow(dead_code, reason = "the tests of the protocol use more of it")]
@@ -32,6 +33,7 @@ mod help;
 mod http;
 mod log_level;
 mod metrics_tls;
+mod more_errors;
 mod observability;
 mod page;
 mod publishing;

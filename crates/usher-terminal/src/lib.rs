@@ -21,4 +21,4 @@ pub use output::{Output, print};
 pub use progress::Progress;
 pub use table::{grouped, line};
 pub use terminal::{Mark, Terminal};
-pub use wrap::{PAGE, misfits, paragraph, terms, width, wrap};
+pub use wrap::{PAGE, error_width, fit, misfits, paragraph, terms, width, wrap};

@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::cells::{columns_of, padded};
+use crate::cells::{cells, columns_of, padded};
 
 /// Columns of sentences where no terminal says how many there are.
 pub const PAGE: usize = 80;
@@ -13,10 +13,21 @@ pub const PAGE: usize = 80;
 /// Fewer columns than this are taken for so many.
 const NARROWEST: usize = 40;
 
+/// Characters after which a word may be broken, as in paths, lists and names.
+const JOINTS: &str = ",;:/=-_.";
+
 /// Columns of the terminal that standard output is; `None` if it is none.
 pub fn width() -> Option<usize> {
-    let size = terminal_size::terminal_size_of(std::io::stdout());
-    size.map(|(width, _)| usize::from(width.0).max(NARROWEST))
+    terminal_size::terminal_size_of(std::io::stdout()).map(columns)
+}
+
+/// Columns of the terminal that standard error is; `None` if it is none.
+pub fn error_width() -> Option<usize> {
+    terminal_size::terminal_size_of(std::io::stderr()).map(columns)
+}
+
+fn columns((width, _): (terminal_size::Width, terminal_size::Height)) -> usize {
+    usize::from(width.0).max(NARROWEST)
 }
 
 /// The lines of a text, broken at spaces where they would be longer than `width`. Longer words stay whole.
@@ -41,6 +52,44 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
         lines.push(line);
     }
     lines
+}
+
+/// The lines of a text beside an indent: on a terminal of `width` columns, where longer words are broken, or on a page
+/// of [`PAGE`] columns, where they stay whole.
+pub fn fit(text: &str, width: Option<usize>, indent: usize) -> Vec<String> {
+    match width {
+        None => wrap(text, PAGE.saturating_sub(indent)),
+        Some(width) => {
+            let room = width.saturating_sub(indent);
+            wrap(text, room).iter().flat_map(|line| broken(line, room)).collect()
+        }
+    }
+}
+
+/// The parts of a word that fit into `room` columns, broken behind a joint where one is in the second half.
+fn broken(word: &str, room: usize) -> Vec<String> {
+    let (mut parts, mut rest) = (Vec::new(), word);
+    while columns_of(rest) > room {
+        let (mut taken, mut end, mut joint) = (0, 0, 0);
+        for (at, char) in rest.char_indices() {
+            taken += cells(char);
+            // One character at least, however narrow the room.
+            if taken > room && end > 0 {
+                break;
+            }
+            end = at + char.len_utf8();
+            if JOINTS.contains(char) {
+                joint = end;
+            }
+        }
+        let (part, after) = rest.split_at(if 2 * joint > end { joint } else { end });
+        parts.push(part.to_owned());
+        rest = after;
+    }
+    if !rest.is_empty() || parts.is_empty() {
+        parts.push(rest.to_owned());
+    }
+    parts
 }
 
 /// Writes sentences in lines as long as the formatter is wide, or [`PAGE`].
@@ -111,6 +160,25 @@ mod tests {
         for (text, lines) in table {
             assert_eq!(wrap(text, 8), lines, "{text:?}");
         }
+    }
+
+    #[test]
+    fn long_words_break_on_terminals_only() {
+        let table = [
+            ("a one-two-three", Some(12), vec!["a", "one-two-", "three"]),
+            ("a abcdefghijklmn b", Some(12), vec!["a", "abcdefgh", "ijklmn", "b"]),
+            ("a=1,b=2,c=3", Some(12), vec!["a=1,b=2,", "c=3"]),
+            ("a/bcdefghijk", Some(12), vec!["a/bcdefg", "hijk"]),
+            ("模型模型模", Some(9), vec!["模型", "模型", "模"]),
+            ("模", Some(5), vec!["模"]),
+            ("", Some(12), vec![]),
+            ("a abcdefghijklmn b", None, vec!["a abcdefghijklmn b"]),
+        ];
+        for (text, width, lines) in table {
+            assert_eq!(fit(text, width, 4), lines, "{text:?}");
+        }
+        let long = "x".repeat(90);
+        assert_eq!(fit(&format!("a {long}"), None, 4), ["a", &long]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::settings::MemoryBudget;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct CheckArgs {
-    /// Files of policies (YAML or JSON, one document each); - reads standard input
+    /// Files of policies and topologies (YAML or JSON, one document each); - reads standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Format of the result, errors included

@@ -8,13 +8,15 @@ use std::sync::Arc;
 
 use prometheus::Registry;
 use serde_json::{Map, Value, json};
+use usher_terminal::fit;
 
 use super::config::Config;
 use super::findings;
 use super::sample::{self, Sample};
 use super::words;
-use super::{learned, policies, report};
+use super::{learned, policies, report, topologies};
 use crate::capacity::policy::file as policy_file;
+use crate::capacity::resource::topology_file::{self, ClusterTopology};
 use crate::config::{ConfigError, EndpointPickerConfig, FileKind, Node, Survey, source};
 use crate::discovery::file::{self as endpoints_file, Problem};
 use crate::endpoints::{Clock, EndpointSpec};
@@ -52,8 +54,15 @@ pub(super) enum Outcome {
 /// Meaning of a valid file.
 pub(super) enum Meaning {
     Config(Box<Config>),
-    Policies { policies: Vec<policy_file::Read>, warnings: Vec<ConfigError> },
-    Endpoints { endpoints: Vec<EndpointSpec>, warnings: Vec<ConfigError> },
+    Policies {
+        policies: Vec<policy_file::Read>,
+        topologies: Vec<ClusterTopology>,
+        warnings: Vec<ConfigError>,
+    },
+    Endpoints {
+        endpoints: Vec<EndpointSpec>,
+        warnings: Vec<ConfigError>,
+    },
 }
 
 /// Rules for the check of files.
@@ -88,14 +97,18 @@ impl Rules<'_> {
             }
         };
         let said = first_document(&text).and_then(|root| FileKind::of(&root));
-        let kind = self.only.clone().or_else(|| said.as_ref().map(|(kind, _)| kind.clone()));
+        let kind = match (&self.only, &said) {
+            // Both are objects of capacity, and may be in one file.
+            (Some(FileKind::Policy), Some((FileKind::Topology, _))) => Some(FileKind::Topology),
+            (Some(only), _) => Some(only.clone()),
+            (None, said) => said.as_ref().map(|(kind, _)| kind.clone()),
+        };
         let result = match (&kind, said) {
-            (Some(FileKind::Policy), _) => policies_of(&text),
+            (Some(FileKind::Policy | FileKind::Topology), _) => policies_of(&text),
             (Some(FileKind::Endpoints), _) => endpoints_of(&text),
             (Some(FileKind::Other(kind)), Some((_, at))) => {
                 let error = ConfigError::at(at, format!("kind '{kind}' is not known"));
-                let known =
-                    "known are EndpointPickerConfig, CapacityPolicy and files with a list of endpoints";
+                let known = "known are EndpointPickerConfig, CapacityPolicy, ClusterTopology and files with a list of endpoints";
                 Err(vec![error.hint(known)])
             }
             _ => self.config_of(&text),
@@ -177,10 +190,24 @@ fn first_document(text: &str) -> Option<Node> {
     Node::parse_all(text).ok()?.into_iter().next()
 }
 
+/// Policies and ClusterTopologies of a file, as `kubectl apply` takes them.
 fn policies_of(text: &str) -> Result<Meaning, Vec<ConfigError>> {
-    let policies = policy_file::parse(text)?;
-    let warnings = policies.iter().flat_map(|read| read.warnings.iter().cloned()).collect();
-    Ok(Meaning::Policies { policies, warnings })
+    let documents = Node::parse_all(text).map_err(|error| vec![error])?;
+    let (topologies, others): (Vec<_>, Vec<_>) = documents.into_iter().partition(topology_file::is_topology);
+    // A file without any document lacks a policy, which `parse` says.
+    let policies = if topologies.is_empty() { policy_file::parse(text) } else { policy_file::read(&others) };
+    match (policies, topology_file::read(&topologies)) {
+        (Ok(policies), Ok(topologies)) => {
+            let warnings = policies.iter().flat_map(|read| read.warnings.iter().cloned()).collect();
+            Ok(Meaning::Policies { policies, topologies, warnings })
+        }
+        (policies, topologies) => {
+            let errors = [policies.err(), topologies.err()].into_iter().flatten();
+            let mut errors = errors.flatten().collect::<Vec<_>>();
+            errors.sort_by_key(|error| (error.position().is_none(), error.position()));
+            Err(errors)
+        }
+    }
 }
 
 /// Endpoints of a file that is checked for its own sake: a field that serve would only log is an error.
@@ -247,6 +274,7 @@ impl Checked {
         let kind = self.kind.as_ref().map(|kind| match kind {
             FileKind::Config => "EndpointPickerConfig",
             FileKind::Policy => "CapacityPolicy",
+            FileKind::Topology => "ClusterTopology",
             FileKind::Endpoints => "Endpoints",
             FileKind::Other(kind) => kind,
         });
@@ -288,7 +316,8 @@ impl Meaning {
         }
     }
 
-    pub(super) fn text(&self, name: &str, width: usize) -> String {
+    /// The text of a valid file, for a terminal of so many columns.
+    pub(super) fn text(&self, name: &str, width: Option<usize>) -> String {
         match self {
             Self::Config(config) => {
                 let title = if config.is_built_in {
@@ -298,10 +327,13 @@ impl Meaning {
                 };
                 report::text(&title, config, NO_DISCOVERY, width)
             }
-            Self::Policies { policies, .. } => {
-                policies.iter().map(|read| policies::describe(&read.policy, width)).collect()
+            Self::Policies { policies, topologies, .. } => {
+                let policies = policies.iter().map(|read| policies::describe(&read.policy, width));
+                policies
+                    .chain(topologies.iter().map(|topology| topologies::describe(topology, width)))
+                    .collect()
             }
-            Self::Endpoints { endpoints, .. } => list(name, endpoints),
+            Self::Endpoints { endpoints, .. } => list(name, endpoints, width),
         }
     }
 
@@ -318,9 +350,12 @@ impl Meaning {
                     add("samples", json!(samples));
                 }
             }
-            Self::Policies { policies, .. } => {
+            Self::Policies { policies, topologies, .. } => {
                 let policies: Vec<_> = policies.iter().map(policies::json).collect();
                 add("policies", json!(policies));
+                if !topologies.is_empty() {
+                    add("topologies", topologies.iter().map(topologies::json).collect());
+                }
             }
             Self::Endpoints { endpoints, warnings } => {
                 let warnings: Vec<_> = warnings.iter().map(json_of_error).collect();
@@ -336,8 +371,8 @@ impl Meaning {
     }
 }
 
-/// Endpoints of a file, a line each.
-fn list(name: &str, endpoints: &[EndpointSpec]) -> String {
+/// Endpoints of a file, a line each where it fits.
+fn list(name: &str, endpoints: &[EndpointSpec], width: Option<usize>) -> String {
     let mut text = match endpoints.len() {
         1 => format!("{name} is valid: 1 endpoint\n"),
         count => format!("{name} is valid: {count} endpoints\n"),
@@ -345,9 +380,11 @@ fn list(name: &str, endpoints: &[EndpointSpec]) -> String {
     for endpoint in endpoints.iter().take(LISTED) {
         let EndpointSpec { address, labels, .. } = endpoint;
         let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let line = format!("  {:<24} {:<22} {}", endpoint.id(), address.to_string(), labels.join(","));
+        let line = format!("{:<24} {:<22} {}", endpoint.id(), address.to_string(), labels.join(","));
+        let line = line.trim_end();
+        let lines = if width.is_some() { fit(line, width, 4).join("\n    ") } else { line.to_owned() };
         // Writing to a string can't fail.
-        let _ = writeln!(text, "{}", line.trim_end());
+        let _ = writeln!(text, "  {lines}");
     }
     if let Some(more) = endpoints.len().checked_sub(LISTED).filter(|more| *more > 0) {
         let _ = writeln!(text, "  and {more} more");

@@ -5,20 +5,22 @@ mod config;
 mod file;
 mod findings;
 mod learned;
+mod lines;
 mod policies;
 mod report;
 mod sample;
+mod topologies;
 mod view;
 mod words;
 
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
 pub use usher_terminal::Output;
-use usher_terminal::{PAGE, excerpt};
+use usher_terminal::{excerpt, fit};
 
 use crate::cli::flags::memory_budget;
 use crate::config::{ConfigError, FileKind, Position};
@@ -31,7 +33,8 @@ use file::{Checked, Meaning, Outcome, Rules, endpoints_to_try};
 /// Validates files, explains what they do, and warns of combinations that are known to work badly.
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
-    /// Files (YAML or JSON): EndpointPickerConfig, capacity policies, lists of endpoints; - reads standard input
+    /// Files (YAML or JSON): EndpointPickerConfig, capacity policies, topologies, lists of endpoints; - reads standard
+    /// input
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Format of the result, errors included
@@ -46,12 +49,20 @@ pub struct CheckArgs {
     /// Endpoints (as of usher serve), to try prompts of 200 and 2,000 tokens on each configuration
     #[arg(long, value_name = "ENDPOINTS")]
     pub endpoints_file: Option<PathBuf>,
-    /// Admin port of a running picker, to warn of constants that are far from what it has learned
+    /// Admin port of a running picker, to warn of constants that are far from what it has learned; an error if it doesn't
+    /// respond
     #[arg(long, value_name = "URL")]
     pub admin: Option<String>,
     /// Memory budget (as of usher serve) that a tokenizer has to fit into
     #[arg(long, value_name = "SIZE", default_value = "off", value_parser = memory_budget)]
     pub memory_budget: MemoryBudget,
+}
+
+/// Columns of the terminals that standard output and standard error are; `None`: it is none, and gets whole lines.
+#[derive(Clone, Copy, Default)]
+struct Widths {
+    out: Option<usize>,
+    err: Option<usize>,
 }
 
 /// Files to check, and how.
@@ -67,15 +78,15 @@ impl Task<'_> {
     /// Checks the files. 0: all are valid; 1: one is not, the result could not be written, or the picker
     /// could not be asked; 2: one could not be read, or the arguments are wrong.
     pub(super) fn run(&self) -> ExitCode {
-        let width = usher_terminal::width().unwrap_or(PAGE);
-        ExitCode::from(self.run_with(width, &mut io::stdin(), &mut io::stdout(), &mut io::stderr()))
+        let widths = Widths { out: usher_terminal::width(), err: usher_terminal::error_width() };
+        ExitCode::from(self.run_with(widths, &mut io::stdin(), &mut io::stdout(), &mut io::stderr()))
     }
 
-    fn run_with(&self, width: usize, input: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    fn run_with(&self, widths: Widths, input: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
         let (code, result) = match self.check(input) {
             Ok(done) => {
                 let printed = match self.args.output {
-                    Output::Text => text(&done, width, out, err),
+                    Output::Text => text(&done, widths, out, err),
                     Output::Json => json(&done, out),
                 };
                 (done.files().map(Checked::code).max().unwrap_or(0), printed)
@@ -114,6 +125,13 @@ impl Task<'_> {
         };
         Ok(Done { endpoints, checked, comparison })
     }
+}
+
+/// Number of errors that a check of a file shows.
+pub(super) fn errors_in(file: &Path, types: &PluginTypes) -> usize {
+    let memory = MemorySettings { budget: MemoryBudget::Off, prefix_index: None };
+    let rules = Rules { types, allow_experimental: false, only: None, admin: None, endpoints: None, memory };
+    rules.check(file, &mut io::empty()).outcome.errors().len()
 }
 
 /// Checked files, and what changes from the first to the second, if that was asked.
@@ -157,7 +175,7 @@ fn compared(old: &Checked, new: &Checked) -> Result<Option<Comparison>, (u8, Str
 
 /// Checks the files, with the built-in plugins and streams of the caller's choice. Returns the exit code.
 pub fn run_with(args: &CheckArgs, input: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
-    run_in(PAGE, args, input, out, err)
+    run_on(Widths::default(), args, input, out, err)
 }
 
 /// [`run_with`] on a terminal of so many columns.
@@ -168,26 +186,38 @@ pub fn run_in(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> u8 {
-    Task { args, types: &PluginTypes::default(), only: None }.run_with(width, input, out, err)
+    run_on(Widths { out: Some(width), err: Some(width) }, args, input, out, err)
+}
+
+fn run_on(
+    widths: Widths,
+    args: &CheckArgs,
+    input: &mut dyn Read,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> u8 {
+    Task { args, types: &PluginTypes::default(), only: None }.run_with(widths, input, out, err)
 }
 
 /// Prints what valid files come to, or how they differ, and below each other the errors of the others, with
 /// the lines that they are about.
-fn text(done: &Done, width: usize, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
+fn text(done: &Done, widths: Widths, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
     let Done { endpoints, checked, comparison } = done;
     if let Some(file) = endpoints {
-        complaints(file, err)?;
+        complaints(file, widths.err, err)?;
     }
     let mut separator = "";
     for file in checked {
-        complaints(file, err)?;
+        complaints(file, widths.err, err)?;
         if let (Outcome::Valid(meaning), None) = (&file.outcome, comparison) {
-            write!(out, "{separator}{}", meaning.text(&file.name, width))?;
+            write!(out, "{separator}{}", meaning.text(&file.name, widths.out))?;
             separator = "\n";
         }
     }
-    if let Some(comparison) = comparison {
-        write!(out, "{comparison:width$}")?;
+    match (comparison, widths.out) {
+        (Some(comparison), Some(width)) => write!(out, "{comparison:width$}")?,
+        (Some(comparison), None) => write!(out, "{comparison}")?,
+        (None, _) => {}
     }
     out.flush()?;
     let errors: usize = done.files().map(|file| file.outcome.errors().len()).sum();
@@ -201,29 +231,28 @@ fn text(done: &Done, width: usize, out: &mut dyn Write, err: &mut dyn Write) -> 
 }
 
 /// Prints the warnings or the errors of a file.
-fn complaints(file: &Checked, err: &mut dyn Write) -> io::Result<()> {
+fn complaints(file: &Checked, width: Option<usize>, err: &mut dyn Write) -> io::Result<()> {
     let Checked { name, text, outcome, .. } = file;
+    // With the line that it is about, and a caret.
+    let mut show = |before: &str, error: &ConfigError| {
+        let place = error.position().map(|Position { line, column }| excerpt(text, line, column, width));
+        let what = lines(&format!("{before}{}", error.in_file(name)), width);
+        write!(err, "{what}{}", place.unwrap_or_default())
+    };
     match outcome {
-        Outcome::Valid(meaning) => {
-            for warning in meaning.warnings() {
-                write!(err, "warning: {}", shown(warning, name, text))?;
-            }
-        }
-        Outcome::Invalid(errors) => {
-            for error in errors {
-                write!(err, "{}", shown(error, name, text))?;
-            }
-        }
-        Outcome::Unreadable(error) => writeln!(err, "{}", error.in_file(name))?,
-        Outcome::NotCompared(error) => writeln!(err, "{}", error.message())?,
+        Outcome::Valid(meaning) => meaning.warnings().iter().try_for_each(|error| show("warning: ", error)),
+        Outcome::Invalid(errors) => errors.iter().try_for_each(|error| show("", error)),
+        Outcome::Unreadable(error) => show("", error),
+        Outcome::NotCompared(error) => write!(err, "{}", lines(&error.message(), width)),
     }
-    Ok(())
 }
 
-/// An error with its line and a caret.
-fn shown(error: &ConfigError, name: &str, text: &str) -> String {
-    let place = error.position().map(|Position { line, column }| excerpt(text, line, column));
-    format!("{}\n{}", error.in_file(name), place.unwrap_or_default())
+/// A message on one line; on a terminal of `width` columns on several, those below the first one further in.
+fn lines(text: &str, width: Option<usize>) -> String {
+    if width.is_none() {
+        return format!("{text}\n");
+    }
+    fit(text, width, 2).join("\n  ") + "\n"
 }
 
 fn json(done: &Done, out: &mut dyn Write) -> io::Result<()> {

@@ -1,10 +1,8 @@
 //! Capacity policies: what they come to.
 
-use std::fmt::Write as _;
-
 use serde_json::{Value, json};
-use usher_terminal::wrap;
 
+use super::lines::Lines;
 use crate::capacity::policy::file::Read;
 use crate::capacity::policy::{Policy, Sizing};
 use crate::capacity::rollout::{Pace, Rollout};
@@ -23,13 +21,10 @@ fn sizing(policy: &Policy) -> &'static str {
     }
 }
 
-/// Columns of titles, with those before and after them.
-const TITLE: usize = 15;
-
-/// A policy as text in lines of so many columns: its name, then what is said of roles, size and rules.
-pub(super) fn describe(policy: &Policy, width: usize) -> String {
+/// A policy as text for a terminal of so many columns: its name, then what is said of roles, size and rules.
+pub(super) fn describe(policy: &Policy, width: Option<usize>) -> String {
     let Policy { name, mode, interval, .. } = policy;
-    let mut lines = Lines { text: format!("{name} is valid: {mode:?}, every {interval:?}\n"), width };
+    let mut lines = Lines::new(format!("{name} is valid: {mode:?}, every {interval:?}"), width);
     for role in &policy.roles {
         let selector: Vec<String> =
             role.selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -69,24 +64,7 @@ pub(super) fn describe(policy: &Policy, width: usize) -> String {
     if let Some(rollout) = &policy.rollout {
         describe_rollout(policy, rollout, &mut lines);
     }
-    lines.text
-}
-
-/// Lines with titles.
-struct Lines {
-    text: String,
-    width: usize,
-}
-
-impl Lines {
-    fn add(&mut self, title: &str, text: &str) {
-        let mut title = format!("  {title:<12} ");
-        for line in wrap(text, self.width.saturating_sub(TITLE)) {
-            // Writing to a string can't fail.
-            let _ = writeln!(self.text, "{title:TITLE$}{line}");
-            title.clear();
-        }
-    }
+    lines.into_text()
 }
 
 fn describe_rollout(policy: &Policy, rollout: &Rollout, lines: &mut Lines) {

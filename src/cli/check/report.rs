@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use usher_terminal::fit;
 
 use super::config::Config;
 use super::findings::Finding;
@@ -15,9 +16,9 @@ const TEXT: usize = 18;
 /// Column of what is said about a plugin.
 const DETAIL: usize = 14;
 
-/// The report, in lines of so many columns. Only a word that is longer goes beyond. `without_discovery`
-/// stands where the configuration names no plugin that finds endpoints.
-pub(super) fn text(title: &str, config: &Config, without_discovery: &str, width: usize) -> String {
+/// The report, for a terminal of so many columns. `without_discovery` stands where the configuration names no plugin that
+/// finds endpoints.
+pub(super) fn text(title: &str, config: &Config, without_discovery: &str, width: Option<usize>) -> String {
     let Config { resolved, warnings, notes, findings, steps, samples, .. } = config;
     let mut report = Report { text: String::new(), width };
     report.wrapped("", title);
@@ -67,7 +68,7 @@ pub(super) fn text(title: &str, config: &Config, without_discovery: &str, width:
 /// The report as it is put together. Writing to a string can't fail.
 struct Report {
     text: String,
-    width: usize,
+    width: Option<usize>,
 }
 
 impl Report {
@@ -158,24 +159,12 @@ impl Report {
     /// Words behind a start, the lines that follow as far in as the first.
     fn wrapped(&mut self, start: &str, text: &str) {
         let indent = start.chars().count();
-        self.text.push_str(start);
-        let mut column = indent;
-        for word in text.split(' ') {
-            let length = word.chars().count();
-            if column > indent {
-                if column + 1 + length > self.width {
-                    let _ = write!(self.text, "\n{:indent$}", "");
-                    column = indent;
-                } else {
-                    self.text.push(' ');
-                    column += 1;
-                }
-            }
-            self.text.push_str(word);
-            column += length;
+        let mut start = start.to_owned();
+        for line in fit(text, self.width, indent) {
+            // Writing to a string can't fail.
+            let _ = writeln!(self.text, "{}", format!("{start:indent$}{line}").trim_end());
+            start.clear();
         }
-        self.text.truncate(self.text.trim_end().len());
-        self.text.push('\n');
     }
 }
 
@@ -205,7 +194,7 @@ mod tests {
 
     #[test]
     fn lines_are_filled_and_indented() {
-        let mut report = Report { text: String::new(), width: 80 };
+        let mut report = Report { text: String::new(), width: None };
         let words = ["twelve-chars"; 9].join(" ");
         report.wrapped("  - ", &words);
         let five = ["twelve-chars"; 5].join(" ");
@@ -215,10 +204,15 @@ mod tests {
     }
 
     #[test]
-    fn long_word_gets_its_own_line() {
-        let mut report = Report { text: String::new(), width: 80 };
+    fn long_word_gets_its_own_lines() {
         let long = "x".repeat(100);
-        report.wrapped("name  ", &format!("a {long} b"));
-        assert_eq!(report.text, format!("name  a\n      {long}\n      b\n"));
+        let wrapped = |width| {
+            let mut report = Report { text: String::new(), width };
+            report.wrapped("name  ", &format!("a {long} b"));
+            report.text
+        };
+        assert_eq!(wrapped(None), format!("name  a\n      {long}\n      b\n"));
+        let (one, other) = long.split_at(54);
+        assert_eq!(wrapped(Some(60)), format!("name  a\n      {one}\n      {other}\n      b\n"));
     }
 }

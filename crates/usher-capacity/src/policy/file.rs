@@ -27,17 +27,25 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
     if documents.is_empty() {
         return Err(vec![ConfigError::new("there is no policy in it").hint("write one document per policy")]);
     }
+    read(&documents)
+}
+
+/// Reads the policies of some documents of a file.
+///
+/// # Errors
+/// All errors in the order of the documents, at least one.
+pub fn read(documents: &[Node]) -> Result<Vec<Read>, Vec<ConfigError>> {
     let (mut read, mut errors) = (Vec::new(), Vec::new());
     let mut names: BTreeMap<String, Position> = BTreeMap::new();
     let mut targets = BTreeMap::new();
-    for node in &documents {
+    for node in documents {
         match FileKind::of(node) {
             Some((FileKind::Other(kind), at)) => {
                 let error = ConfigError::at(at, format!("kind '{kind}' is not known"));
                 errors.push(error.hint(format!("write kind: {KIND}")));
                 continue;
             }
-            Some((kind @ (FileKind::Config | FileKind::Endpoints), at)) => {
+            Some((kind @ (FileKind::Config | FileKind::Topology | FileKind::Endpoints), at)) => {
                 errors.push(kind.instead_of(&FileKind::Policy, at));
                 continue;
             }
@@ -90,7 +98,7 @@ pub fn parse(text: &str) -> Result<Vec<Read>, Vec<ConfigError>> {
 }
 
 /// Position of a path, or of its innermost existing part.
-fn position(node: &Node, path: &str) -> Position {
+pub(crate) fn position(node: &Node, path: &str) -> Position {
     let mut at = node.at;
     let mut node = node;
     let mut rest = path;

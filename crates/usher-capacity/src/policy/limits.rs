@@ -12,6 +12,8 @@ pub const MOST_ROLES: usize = 32;
 pub const MOST_RULES: usize = 128;
 /// Most layers of a topology.
 pub const MOST_LAYERS: usize = 16;
+/// Longest key of a node label, in bytes: a prefix of 253, a slash, and a name of 63.
+pub const LONGEST_LAYER: usize = 317;
 /// Longest period, window and hold.
 pub const LONGEST: Duration = Duration::from_secs(30 * 60);
 /// Default interval of ticks.

@@ -20,7 +20,7 @@ use super::ratio::RatioBounds;
 use super::rollout::Rollout;
 use super::rules::{Rule, RuleMetric};
 
-pub use limits::{MOST_LAYERS, MOST_PODS, MOST_ROLES, MOST_RULES};
+pub use limits::{LONGEST_LAYER, MOST_LAYERS, MOST_PODS, MOST_ROLES, MOST_RULES};
 pub use role::{Range, Role, label_selector};
 pub use spec::{Mode, TargetRef};
 

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::policy::rollout::LONGEST_STEP;
-use crate::policy::{MOST_LAYERS, MOST_PODS, MOST_ROLES, MOST_RULES};
+use crate::policy::{LONGEST_LAYER, MOST_LAYERS, MOST_PODS, MOST_ROLES, MOST_RULES};
 
 /// Path (properties joined by dots, `*` for map values, `[]` for list items), and schema keywords for it.
 type Bound = (&'static str, Value);
@@ -199,7 +199,7 @@ pub(super) fn topology_status() -> Vec<Bound> {
 fn layers() -> Value {
     json!({
         "maxItems": MOST_LAYERS, "x-kubernetes-list-type": "set",
-        "items": {"minLength": 1, "maxLength": 317},
+        "items": {"minLength": 1, "maxLength": LONGEST_LAYER},
     })
 }
 

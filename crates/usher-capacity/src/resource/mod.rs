@@ -7,6 +7,7 @@ mod bounds;
 pub mod status;
 mod structural;
 pub mod topology;
+pub mod topology_file;
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;

@@ -22,6 +22,8 @@ pub enum FileKind {
     Config,
     /// CapacityPolicy.
     Policy,
+    /// ClusterTopology.
+    Topology,
     /// List of endpoints.
     Endpoints,
     /// Kind with this name, which is none of Usher's files.
@@ -36,6 +38,7 @@ impl FileKind {
         match written.filter(|(kind, _)| !kind.is_empty()) {
             Some(("EndpointPickerConfig", at)) => return Some((Self::Config, at)),
             Some(("CapacityPolicy", at)) => return Some((Self::Policy, at)),
+            Some(("ClusterTopology", at)) => return Some((Self::Topology, at)),
             Some((kind, at)) if list.is_none() => return Some((Self::Other(kind.to_owned()), at)),
             _ => {}
         }
@@ -58,6 +61,7 @@ impl FileKind {
         match self {
             Self::Config => "an EndpointPickerConfig".to_owned(),
             Self::Policy => "a CapacityPolicy".to_owned(),
+            Self::Topology => "a ClusterTopology".to_owned(),
             Self::Endpoints => "an endpoints file".to_owned(),
             Self::Other(kind) => format!("of kind '{kind}'"),
         }
@@ -69,6 +73,7 @@ impl FileKind {
         match self {
             Self::Config => error.hint("serve takes it as --config-file"),
             Self::Policy => error.hint("serve takes it as --capacity-policy"),
+            Self::Topology => error.hint("kubectl apply takes it; in a file, a policy has layers of its own"),
             Self::Endpoints => error.hint("serve takes it as --endpoints-file"),
             Self::Other(_) => error,
         }
@@ -81,11 +86,12 @@ mod tests {
 
     #[test]
     fn document_kind_is_detected() {
-        use FileKind::{Config, Endpoints, Other, Policy};
+        use FileKind::{Config, Endpoints, Other, Policy, Topology};
         // document, kind, column
         let table = [
             ("kind: EndpointPickerConfig", Some((Config, 7))),
             ("kind: CapacityPolicy", Some((Policy, 7))),
+            ("kind: ClusterTopology", Some((Topology, 7))),
             ("kind: ConfigMap", Some((Other("ConfigMap".to_owned()), 7))),
             ("{kind: '', plugins: []}", Some((Config, 12))),
             ("{dataLayer: {}, endpoints: []}", Some((Config, 2))),

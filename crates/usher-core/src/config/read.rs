@@ -98,7 +98,9 @@ impl EndpointPickerConfig {
     /// # Errors
     /// Same as [`parse`](Self::parse), without syntax errors.
     pub fn of(root: &Node) -> Result<Self, ConfigError> {
-        if let Some((kind @ (FileKind::Policy | FileKind::Endpoints), at)) = FileKind::of(root) {
+        if let Some((kind @ (FileKind::Policy | FileKind::Topology | FileKind::Endpoints), at)) =
+            FileKind::of(root)
+        {
             return Err(kind.instead_of(&FileKind::Config, at));
         }
         let file = root.decode::<File>().map_err(|error| match plugin_around(root, error.position()) {

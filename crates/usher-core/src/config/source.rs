@@ -7,24 +7,27 @@ use std::path::Path;
 use super::error::ConfigError;
 use super::parse::MAX_BYTES;
 
-/// The text of a configuration file.
+/// The text of a file of any kind.
 ///
 /// # Errors
 /// `ConfigError` with a hint if the file can't be opened or read.
 pub fn read_file(path: &Path) -> Result<String, ConfigError> {
-    let file = File::open(path).map_err(|error| unreadable("configuration", &error))?;
-    read(file)
+    File::open(path).and_then(text).map_err(|error| unreadable("file", &error))
 }
 
-/// The text of a configuration.
+/// The text of an input of any kind.
 ///
 /// # Errors
 /// `ConfigError` with a hint if the text can't be read.
 pub fn read(source: impl Read) -> Result<String, ConfigError> {
+    text(source).map_err(|error| unreadable("input", &error))
+}
+
+fn text(source: impl Read) -> io::Result<String> {
     let mut text = String::new();
     // One byte more than allowed, so that the reader of the text can refuse it.
-    let read = source.take(MAX_BYTES as u64 + 1).read_to_string(&mut text);
-    read.map(|_| text).map_err(|error| unreadable("configuration", &error))
+    source.take(MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Says that a file, which is named by its role here, can't be read, and what

@@ -8,7 +8,7 @@ mod settings;
 use std::fmt::{self, Display, Formatter};
 
 use serde::Serialize;
-use usher_terminal::{PAGE, wrap};
+use usher_terminal::fit;
 
 use super::findings::Finding;
 use super::view::{View, percent, plain, total_weight};
@@ -126,10 +126,10 @@ fn weight(scorer: &ResolvedScorer, profile: &ResolvedProfile) -> String {
 
 impl Display for Comparison {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let width = f.width().unwrap_or(PAGE);
+        let width = f.width();
         let mut item = |indent: &str, text: &str| -> fmt::Result {
             // Lines below the first stand behind the sign.
-            for (at, line) in wrap(text, width.saturating_sub(indent.len() + 2)).iter().enumerate() {
+            for (at, line) in fit(text, width, indent.len() + 2).iter().enumerate() {
                 let more = if at > 0 { "  " } else { "" };
                 writeln!(f, "{indent}{more}{line}")?;
             }

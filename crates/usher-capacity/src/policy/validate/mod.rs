@@ -52,6 +52,13 @@ pub fn problems(document: &Document) -> Vec<Problem> {
     found.0
 }
 
+/// Problems of the layers of a topology at a path, in their order.
+pub fn layer_problems(path: &str, layers: &[String]) -> Vec<Problem> {
+    let mut found = ProblemList::default();
+    rollout::check_layers(path, layers, &mut found);
+    found.0
+}
+
 fn roles(spec: &Spec, found: &mut ProblemList) {
     if spec.roles.is_empty() {
         found.error("spec.roles", "is empty; name at least one role");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::policy::limits::{MOST_LAYERS, MOST_PODS};
+use crate::policy::limits::{LONGEST_LAYER, MOST_LAYERS, MOST_PODS};
 use crate::policy::problem::ProblemList;
 use crate::policy::rollout::{DeploySpec, LONGEST_STEP, TopologySpec};
 use crate::policy::span::GoDuration;
@@ -95,17 +95,7 @@ pub(super) fn check_ratio(document: &Document, found: &mut ProblemList) {
 
 fn check_topology(topology: &TopologySpec, found: &mut ProblemList) {
     let path = |key: &str| format!("spec.deploy.topology.{key}");
-    if topology.layers.len() > MOST_LAYERS {
-        found.error(path("layers"), format!("are more than {MOST_LAYERS}"));
-    }
-    let mut seen = BTreeSet::new();
-    for (index, layer) in topology.layers.iter().enumerate() {
-        if layer.is_empty() {
-            found.error(path(&format!("layers.{index}")), "is empty; write the key of a node label");
-        } else if !seen.insert(layer) {
-            found.error(path(&format!("layers.{index}")), format!("'{layer}' is a duplicate"));
-        }
-    }
+    check_layers(&path("layers"), &topology.layers, found);
     if topology.cluster_topology.is_some() {
         if !topology.layers.is_empty() {
             found.error(path("layers"), "are those of the ClusterTopology; keep one of the two");
@@ -116,6 +106,27 @@ fn check_topology(topology: &TopologySpec, found: &mut ProblemList) {
     if let Some(layer) = topology.layer.as_ref().filter(|layer| !layers.contains(layer)) {
         let known = layers.join(", ");
         found.error(path("layer"), format!("'{layer}' is not one of the layers; they are {known}"));
+    }
+}
+
+/// Validates the layers at a path.
+pub(super) fn check_layers(path: &str, layers: &[String], found: &mut ProblemList) {
+    if layers.len() > MOST_LAYERS {
+        found.error(path, format!("are more than {MOST_LAYERS}"));
+    }
+    let mut seen = BTreeSet::new();
+    for (index, layer) in layers.iter().enumerate() {
+        let path = format!("{path}.{index}");
+        if layer.is_empty() {
+            found.error(path, "is empty; write the key of a node label");
+        } else if layer.len() > LONGEST_LAYER {
+            found.error(
+                path,
+                format!("has more than {LONGEST_LAYER} characters; write the key of a node label"),
+            );
+        } else if !seen.insert(layer) {
+            found.error(path, format!("'{layer}' is a duplicate"));
+        }
     }
 }
 
