@@ -32,8 +32,9 @@ impl Origin {
     /// configuration declares its plugin.
     ///
     /// # Errors
-    /// Returns an error if the settings name two sources. Flags of the pool beside a plugin are no second
-    /// source: llm-d-router requires one of them.
+    /// Returns an error if the settings name two sources. `--pool-name` and `--endpoint-selector` beside a plugin are no
+    /// second source: llm-d-router doesn't start without one of them, also where a plugin finds its endpoints, so that its
+    /// command lines have them. `--endpoints-file` is Usher's own.
     pub(super) fn new(
         settings: &ServeSettings,
         plugin: Option<&FileDiscoveryParams>,
