@@ -18,6 +18,9 @@ pub const FRAMES: usize = 128;
 #[derive(Debug, Default)]
 pub struct Backlog {
     is_blocked: bool,
+    /// Something could not be written since the last turn began: replies may wait behind it, although what came
+    /// after it could be.
+    was_blocked: bool,
     turn: u64,
     frames: usize,
     /// Reads when something could be written.
@@ -29,8 +32,11 @@ impl Backlog {
     /// one, before which replies are written, or once something could be written.
     #[inline]
     pub fn may_take(&mut self, turn: u64, reader: &Waker) -> Option<usize> {
-        if !self.is_blocked && self.turn != turn {
-            (self.turn, self.frames) = (turn, 0);
+        if self.turn != turn {
+            self.turn = turn;
+            if !std::mem::replace(&mut self.was_blocked, self.is_blocked) {
+                self.frames = 0;
+            }
         }
         if self.frames < FRAMES {
             return Some(FRAMES - self.frames);
@@ -43,6 +49,12 @@ impl Backlog {
         None
     }
 
+    /// Returns `true` while nothing can be written.
+    #[inline]
+    pub fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
     /// So many frames have come.
     #[inline]
     pub fn arrived(&mut self, frames: usize) {
@@ -53,6 +65,7 @@ impl Backlog {
     #[inline]
     pub fn write(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         self.is_blocked = written.is_pending();
+        self.was_blocked |= self.is_blocked;
         if let Poll::Ready(written) = &written {
             if written.is_err() {
                 // For the reader to find the end.
@@ -108,9 +121,28 @@ mod tests {
         assert_eq!(backlog.may_take(4, &waker), Some(10));
         backlog.arrived(10);
         assert_eq!(backlog.may_take(4, &waker), None);
-        // The client takes all there is.
+        // The client takes all there is, and replies that waited behind it are written in the next turn.
         let _ = backlog.write(Poll::Ready(Ok(1)));
-        assert_eq!((backlog.may_take(5, &waker), woken.0.load(Relaxed)), (Some(FRAMES), 2));
+        assert_eq!((backlog.may_take(5, &waker), woken.0.load(Relaxed)), (None, 3));
+        assert_eq!((backlog.may_take(6, &waker), woken.0.load(Relaxed)), (Some(FRAMES), 3));
+    }
+
+    #[test]
+    fn what_is_written_between_stuck_writes_admits_no_more_than_it_replies_to() {
+        let waker = Waker::noop();
+        let mut backlog = Backlog::default();
+        let _ = backlog.write(Poll::Pending);
+        assert_eq!(backlog.may_take(1, waker), Some(FRAMES));
+        backlog.arrived(FRAMES);
+        for turn in 2..50 {
+            // A part of a response, before resets that wait.
+            let _ = backlog.write(Poll::Ready(Ok(16 << 10)));
+            backlog.sent(1);
+            assert_eq!(backlog.may_take(turn, waker), Some(1));
+            backlog.arrived(1);
+            let _ = backlog.write(Poll::Pending);
+            assert_eq!(backlog.may_take(turn, waker), None);
+        }
     }
 
     #[test]

@@ -21,6 +21,9 @@ use crate::memory::{ConnectionRoom, TURN};
 /// become 20 KiB; requests of gRPC have none.
 const MAX_TRAILERS: i64 = 4;
 
+/// Bytes of a read at most while nothing can be written: what is held of it may stay until the client reads.
+const BLOCKED_READ: usize = 1 << 10;
+
 /// Turns of a connection, each of which ends before its streams run.
 #[derive(Clone, Debug, Default)]
 pub struct Turns(Arc<AtomicU64>);
@@ -95,9 +98,6 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
             let is_within_headers = this.received.is_within_headers();
             this.has_coming = this.room.unread().were_read(this.turns.now(), is_within_headers);
         }
-        let Some(most) = this.backlog.may_take(this.turns.now(), context.waker()) else {
-            return Poll::Pending;
-        };
         this.room.begin(this.received.ahead());
         if let Some(turn) = this.yielded {
             if turn == this.turns.now() {
@@ -116,11 +116,20 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
         if this.room.is_unsettled() {
             this.room.unread().settles_with(context.waker());
         }
+        // What streams have read is settled also while nothing may come.
+        let Some(most) = this.backlog.may_take(this.turns.now(), context.waker()) else {
+            return Poll::Pending;
+        };
         let unread = this.room.unread();
         let before = buffer.filled().len();
         let is_held = !this.held.is_empty();
         if is_held {
             buffer.put_slice(&this.held[..this.held.len().min(buffer.remaining())]);
+        } else if this.backlog.is_blocked() {
+            let mut bytes = [0; BLOCKED_READ];
+            let mut few = ReadBuf::new(&mut bytes[..BLOCKED_READ.min(buffer.remaining())]);
+            ready!(Pin::new(&mut this.io).poll_read(context, &mut few))?;
+            buffer.put_slice(few.filled());
         } else {
             ready!(Pin::new(&mut this.io).poll_read(context, buffer))?;
         }
