@@ -27,7 +27,10 @@ impl Queue {
         if let Some(ticket) = self.newcomer.take() {
             // Nothing that runs ends for it. Once it is refused, it is in nobody's way.
             self.let_go(now, capacity, false, actions);
-            if self.requests.get_mut(ticket).is_some_and(|held| held.stage == Stage::Waiting) {
+            // Endpoints that have just come, and a soft ceiling, let it go within a moment.
+            let is_brief = self.recovery.is_settling(now) || self.soft_opens != NEVER;
+            let waits = self.requests.get_mut(ticket).is_some_and(|held| held.stage == Stage::Waiting);
+            if waits && !is_brief {
                 self.refuse_at(now, ticket.slot, Outcome::RejectedOther, actions);
             }
         }

@@ -30,6 +30,11 @@ impl Recovery {
         self.endpoints > 0 && self.until <= now
     }
 
+    /// Returns `true` if requests may go soon: endpoints have come to an empty pool, and more may.
+    pub(super) fn is_settling(&self, now: Nanos) -> bool {
+        self.endpoints > 0 && self.until > now
+    }
+
     /// Returns `true` if a request that waits since then waited for endpoints to come.
     pub(super) fn waited_for_endpoints(&self, since: Nanos) -> bool {
         since < self.until
@@ -64,6 +69,7 @@ mod tests {
         assert!(recovery.is_empty_pool() && !recovery.is_open(0));
         assert!(recovery.change(1000, 1, true));
         assert!(!recovery.is_open(1000 + QUIET - 1) && recovery.is_open(1000 + QUIET));
+        assert!(recovery.is_settling(1000 + QUIET - 1) && !recovery.is_settling(1000 + QUIET));
         let mut now = 1000;
         for endpoints in 2..30 {
             now += QUIET - 1;
@@ -75,7 +81,7 @@ mod tests {
         assert_eq!(recovery.until, 1000 + LONGEST, "it settled once");
         assert!(recovery.waited_for_endpoints(0) && recovery.waited_for_endpoints(1000 + LONGEST - 1));
         assert!(!recovery.waited_for_endpoints(1000 + LONGEST), "it came when all was settled");
-        assert!(recovery.change(now, 0, true) && !recovery.is_open(now));
+        assert!(recovery.change(now, 0, true) && !recovery.is_open(now) && !recovery.is_settling(now));
     }
 
     #[test]

@@ -327,6 +327,22 @@ fn draining_queue_rejects_those_that_would_begin_to_wait() {
 }
 
 #[test]
+fn draining_queue_keeps_those_that_wait_for_endpoints_to_settle() {
+    let mut pool = Pool::new(&FlowControlRules::default(), 8);
+    pool.queue.set_endpoints(pool.now, 0);
+    pool.enqueue("a", "f", 0);
+    assert!(pool.dispatched().is_empty());
+    pool.queue.drain();
+    pool.enqueue("b", "f", 0);
+    assert_eq!(pool.pump().rejected, [("b", Outcome::RejectedOther)], "there may never be any");
+    pool.queue.set_endpoints(pool.now, 1);
+    pool.enqueue("c", "f", 0);
+    assert_eq!(pool.pump(), Happened::default());
+    pool.now += 100 * MS;
+    assert_eq!(pool.dispatched(), ["a", "c"]);
+}
+
+#[test]
 fn closed_queue_rejects_waiting_requests() {
     let mut pool = Pool::new(&FlowControlRules::default(), 1);
     pool.enqueue("a", "f", 0);

@@ -401,7 +401,9 @@ fn agree(rules: FlowControlRules, events: Vec<Event>) -> Result<(), TestCaseErro
         queue.dispatch(now, &capacity, &mut actions);
         naive.advance(now, &mut results);
         naive.dispatch(now, &mut results);
-        if let Some(index) = naive.waiting.iter().position(|request| Some(request.id) == newcomer) {
+        let settles = naive.endpoints > 0 && naive.settled_at > now;
+        let refused = newcomer.filter(|_| !settles);
+        if let Some(index) = naive.waiting.iter().position(|request| Some(request.id) == refused) {
             let request = naive.gone(index);
             results.rejected.push((request.id, Outcome::RejectedOther));
             naive.dispatch(now, &mut results);
