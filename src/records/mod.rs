@@ -28,7 +28,7 @@ pub use record::{DecisionRecord, EngineKnown, ProfileRecord, Refusal};
 pub use ring::{Records, Summary};
 pub use row::{HiddenBy, Row, Signals};
 pub use subject::Subject;
-pub use text::{bounded, is_unprintable};
+pub use text::{SHOWN, bounded, is_unprintable};
 pub use trace::{DETAILED, RunTrace, Shape, Step, Trace};
 pub use tracked::{Response, Tracked};
 

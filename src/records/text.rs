@@ -1,5 +1,8 @@
 //! Text of clients, made fit to be shown.
 
+/// Characters of a client's text that a log line shows.
+pub const SHOWN: usize = 256;
+
 /// Text of a client on one line: characters that are [not printable](is_unprintable) become spaces, and what is longer
 /// than `most` characters is cut, with an ellipsis at its end.
 pub fn bounded(text: &str, most: usize) -> Box<str> {

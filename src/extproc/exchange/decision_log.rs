@@ -6,15 +6,12 @@ use std::fmt::Write;
 
 use crate::flow::{Rejection, Routed};
 use crate::otel::TraceId;
-use crate::records::bounded;
+use crate::records::{SHOWN, bounded};
 use crate::request::Request;
 use crate::schedule::Decision;
 
 /// Candidates that an event names.
 const BEST: usize = 3;
-
-/// Characters of a client's text that are shown.
-const SHOWN: usize = 256;
 
 /// Ids that join an event with what others log about the request.
 #[derive(Clone, Copy)]

@@ -16,6 +16,7 @@ use crate::endpoints::Candidates;
 use crate::flow::Rejection;
 use crate::flow::queue::{Arrival, Nanos, Outcome, nanos};
 use crate::memory::Budget;
+use crate::records::{SHOWN, bounded};
 use crate::request::Request;
 
 /// Headers that say how soon a client needs its first token, in whole milliseconds.
@@ -103,7 +104,7 @@ impl Gate {
                 let series = self.series.of(request, &self.metrics);
                 let counted = series.count(request, bytes, &self.metrics);
                 // The request is not there any more when its wait ends.
-                let id = tracing::enabled!(tracing::Level::DEBUG).then(|| request.id().into_owned());
+                let id = tracing::enabled!(tracing::Level::DEBUG).then(|| bounded(&request.id(), SHOWN));
                 Wait::new(self, ticket, receiver, counted, entered, enqueued, id).await
             }
         };

@@ -115,8 +115,8 @@ impl Gate {
         });
     }
 
-    /// Refuses from now on all requests that would have to wait, for gateways to send them elsewhere: the
-    /// picker is about to stop. Those that wait go on.
+    /// Refuses from now on all requests that would have to wait: the picker is about to stop, and clients that try
+    /// again find another one. Those that wait go on.
     pub fn drain(&self) {
         self.during(|inner, _, _| inner.queue.drain());
     }

@@ -24,7 +24,7 @@ pub(super) struct Wait {
     since: Nanos,
     enqueued: Duration,
     /// Id of the request, where its end is logged.
-    request_id: Option<String>,
+    request_id: Option<Box<str>>,
 }
 
 impl Wait {
@@ -35,7 +35,7 @@ impl Wait {
         counted: Counted,
         since: Nanos,
         enqueued: Duration,
-        request_id: Option<String>,
+        request_id: Option<Box<str>>,
     ) -> Self {
         Self { gate: Arc::clone(gate), ticket, receiver, counted: Some(counted), since, enqueued, request_id }
     }
