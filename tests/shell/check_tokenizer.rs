@@ -33,8 +33,19 @@ fn files_and_special_tokens_are_shown() {
     }
     let local = format!("{{path: {FOLDER}/spaces.json, chatTemplate: {FOLDER}/parts.jinja}}");
     let said = words(&check("-", &config(&local), Output::Text).1);
-    assert!(said.contains("for 50ms at most, on the slow path;"), "{said}");
+    assert!(said.contains("for 50ms at most; then estimates"), "{said}");
     assert!(said.contains("parts.jinja, contents as lists of parts,"), "{said}");
+}
+
+#[test]
+fn slow_path_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = fs::read_to_string(format!("{FOLDER}/spaces.json")).unwrap();
+    let mut tokenizer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    tokenizer["added_tokens"][0]["lstrip"] = true.into();
+    fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let said = words(&check("-", &config(&format!("{{path: {}}}", folder.path().display())), Output::Text).1);
+    assert!(said.contains("for 50ms at most, on the slow path;"), "{said}");
 }
 
 #[test]

@@ -112,14 +112,13 @@ async fn silent_and_stalled_connections_are_closed() {
     }
     // Those that have asked keep their place.
     assert!(ask(address, "GET", "/healthz").await.ends_with("\r\n\r\nok\n"));
-    // A paused clock jumps ahead when nobody has anything to do. It runs while bytes are
-    // under way, which looks the same.
+    // Some seconds pass at once, and the clock runs on while the ends are under way.
     tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(8)).await;
+    tokio::time::resume();
     for stream in silent {
         assert_eq!(rest(stream).await, 0);
     }
-    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
-    tokio::time::resume();
     assert!(ask(address, "GET", "/healthz").await.ends_with("\r\n\r\nok\n"));
 
     tokio::time::pause();

@@ -26,7 +26,7 @@ fn first_error_of_a_configuration_names_the_command_that_shows_all() {
     let commands = [
         vec!["serve", "--admin-address=off", "--endpoints-file", &endpoints, "--config-file"],
         vec!["explain", "--request", &request, "--endpoints-file", &endpoints, "--config-file"],
-        vec!["replay", "--workload=poisson", "--requests=1", "--config-file"],
+        vec!["replay", "--workload=poisson", "--requests=100", "--config-file"],
     ];
     for command in commands {
         for (file, count) in [(&wrong, 3), (&built, 2), (&single, 1)] {

@@ -271,14 +271,14 @@ mod tests {
             ["limit", "1", "", "Highest fill level, over two lines."],
             ["atMost", "no limit", "", "Not written: any."],
             ["older", "none", "", "Ignored."],
-            ["algorithm.type", "first", "", "Its type."],
+            ["algorithm.type", "first", "", "Type of the algorithm."],
             ["algorithm.bounds.z", "", "", "The upper one."],
             ["algorithm.bounds.a", "", "", "The lower one."],
             ["gate", "", "", "Has to be there."],
             ["gate.width", "0", "m", "Width."],
             ["items", "[]", "", "A list."],
             ["items[].name", "", "", "Name of the item."],
-            ["items[].number", "none", "", "Its number."],
+            ["items[].number", "none", "", "Number of the item."],
             ["aText", "none", "", "A text."],
         ];
         assert_eq!(rows, expected);
