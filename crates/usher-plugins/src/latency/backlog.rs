@@ -401,7 +401,11 @@ impl Backlog {
         match theirs.own.compare_process(&inner.own) {
             Ordering::Less => return false,
             Ordering::Equal => {}
-            Ordering::Greater => self.link.forget(),
+            Ordering::Greater => {
+                self.link.forget();
+                // The next page is the first one of this process: its counts are no restart of their own.
+                inner.histograms = Histograms::default();
+            }
         }
         if let Some(started) = started {
             inner.histograms.expect(started);

@@ -249,6 +249,9 @@ fn restart_that_one_replica_saw_is_not_undone_by_another() {
     import(&missed, &after, &pods);
     assert_eq!(factor(&missed, &pods), 1.0);
     learn(&missed, &pods, &[8000.0, 8000.0], 60);
+    // Its own page says so last, of the process that it knows already.
+    missed.follow(&pods);
+    assert!(factor(&missed, &pods) > 1.1, "it starts anew once");
     import(&saw, &records(&missed, &pods), &pods);
     assert_eq!(factor(&saw, &pods), factor(&missed, &pods));
     assert!(factor(&saw, &pods) > 1.1);
