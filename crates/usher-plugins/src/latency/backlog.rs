@@ -122,9 +122,12 @@ impl Backlog {
         }
     }
 
-    /// The same of an engine that was seen to be another process now.
-    pub(super) fn restarted(group: Arc<Group>, now_ms: u64) -> Self {
-        let inner = Inner { own: OwnTimes::restarted(now_ms), ..Inner::default() };
+    /// The same of an engine that was seen to be another process now, which started then.
+    pub(super) fn restarted(group: Arc<Group>, started: Option<f64>, now_ms: u64) -> Self {
+        let mut inner = Inner { own: OwnTimes::restarted(now_ms), ..Inner::default() };
+        if let Some(started) = started {
+            inner.histograms.expect(started);
+        }
         Self { inner: Mutex::new(inner), ..Self::new(group) }
     }
 
@@ -399,10 +402,13 @@ impl Backlog {
     pub(super) fn import(&self, theirs: LearnedEndpoint, started: Option<f64>, now_ms: u64) -> bool {
         let mut inner = self.inner();
         match theirs.own.compare_process(&inner.own) {
+            // A replica may see a restart late. The start of the engine tells more than that.
+            _ if inner.histograms.is_of(started) => inner.own.restarted_by(&theirs.own),
             Ordering::Less => return false,
             Ordering::Equal => {}
             Ordering::Greater => {
                 self.link.forget();
+                inner.own = theirs.own.emptied();
                 // The next page is the first one of this process: its counts are no restart of their own.
                 inner.histograms = Histograms::default();
             }

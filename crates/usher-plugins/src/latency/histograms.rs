@@ -75,6 +75,11 @@ impl Histograms {
         self.last.started.get_or_insert(started);
     }
 
+    /// Returns `true` if the start of an engine says that it is the process whose pages were read.
+    pub(super) fn is_of(&self, started: Option<f64>) -> bool {
+        self.last.started.zip(started).is_some_and(|(ours, theirs)| (ours - theirs).abs() <= RESTART)
+    }
+
     /// A request was sent. `is_stream`: its first token will be seen.
     pub(super) fn sent(&mut self, met: Met, is_stream: bool) {
         self.count += 1.0;

@@ -257,6 +257,35 @@ fn restart_that_one_replica_saw_is_not_undone_by_another() {
     assert!(factor(&saw, &pods) > 1.1);
 }
 
+#[test]
+fn restart_that_one_replica_sees_late_wipes_nothing_of_the_same_process() {
+    let pods = pool(&["a", "a"]);
+    let start = |started| {
+        let times = EngineTimes { started: Some(started), ..EngineTimes::default() };
+        pods.endpoints()[0].load().engine_times.set(times);
+    };
+    let (soon, late) = (model(), model());
+    start(1000.0);
+    for model in [&soon, &late] {
+        model.clock().set(Duration::from_secs(3600));
+        learn(model, &pods, &[8000.0, 8000.0], 1);
+        model.follow(&pods);
+    }
+    start(2000.0);
+    soon.follow(&pods);
+    learn(&soon, &pods, &[8000.0, 8000.0], 60);
+    let learned = factor(&soon, &pods);
+    assert!(learned > 1.1);
+    for model in [&soon, &late] {
+        model.clock().set(Duration::from_secs(3660));
+    }
+    late.follow(&pods);
+    import(&soon, &records(&late, &pods), &pods);
+    assert_eq!(factor(&soon, &pods), learned);
+    import(&late, &records(&soon, &pods), &pods);
+    assert_eq!(factor(&late, &pods), factor(&soon, &pods));
+}
+
 /// First tokens behind transfers that take four times as long as configured. Returns how many times as long they then
 /// seem to take, by the link and by the group.
 fn move_caches(model: &Model, pods: &Snapshot, samples: u32) -> [f64; 2] {

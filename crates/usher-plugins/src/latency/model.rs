@@ -223,7 +223,8 @@ impl Model {
         let entry = kept.unwrap_or_else(|| {
             let group = self.groups.of(endpoint, self.initial_rate());
             let backlog = match before {
-                Some(_) => Backlog::restarted(group, millis(self.clock.elapsed())),
+                // Its last page is the first of the new process.
+                Some(before) => Backlog::restarted(group, before.started(), millis(self.clock.elapsed())),
                 None => Backlog::new(group),
             };
             Entry { slot: Arc::clone(endpoint.slot()), backlog: Arc::new(backlog) }

@@ -47,6 +47,16 @@ impl OwnTimes {
         }
     }
 
+    /// Nothing yet of the same process.
+    pub(super) fn emptied(&self) -> Self {
+        Self { restarted_ms: self.restarted_ms, ..Self::default() }
+    }
+
+    /// Takes the time at which another replica saw the same process first, if that is earlier.
+    pub(super) fn restarted_by(&mut self, theirs: &Self) {
+        self.restarted_ms = [self.restarted_ms, theirs.restarted_ms].into_iter().flatten().min();
+    }
+
     /// A request held a slot for so many seconds.
     pub(super) fn held(&mut self, seconds: f64, now_ms: u64) {
         let mean = self.hold.observed(now_ms);
@@ -81,9 +91,6 @@ impl OwnTimes {
 
     /// Takes over what another replica knows better of the same process of the engine. Returns `true` if that is something.
     pub(super) fn merge(&mut self, theirs: &Self, now_ms: u64) -> bool {
-        if theirs.compare_process(self) == Ordering::Greater {
-            *self = Self { restarted_ms: theirs.restarted_ms, ..Self::default() };
-        }
         let is_better = [
             theirs.first.replace(&mut self.first, now_ms),
             theirs.step.replace(&mut self.step, now_ms),
@@ -97,6 +104,21 @@ impl OwnTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn same_process_was_there_when_it_was_seen_first() {
+        for (ours, theirs, first) in [
+            (Some(9), Some(5), Some(5)),
+            (Some(5), Some(9), Some(5)),
+            (None, Some(5), Some(5)),
+            (None, None, None),
+        ] {
+            let of = |restarted_ms| OwnTimes { restarted_ms, ..OwnTimes::default() };
+            let mut own = of(ours);
+            own.restarted_by(&of(theirs));
+            assert_eq!(own.restarted_ms, first);
+        }
+    }
 
     #[test]
     fn processes_are_told_apart_by_when_they_were_seen_first() {
