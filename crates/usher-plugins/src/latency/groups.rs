@@ -90,7 +90,7 @@ pub(super) struct Groups {
 #[derive(Debug)]
 struct Entry {
     group: Arc<Group>,
-    /// An endpoint of the pool has these labels.
+    /// An endpoint of the pool has these labels, or had them when it was seen first.
     has_endpoints: bool,
 }
 
@@ -160,7 +160,9 @@ impl Groups {
         let mut groups = self.by_key();
         let mut empty = Vec::new();
         groups.retain(|key, entry| {
-            entry.has_endpoints = labels.contains(&key.labels());
+            // An endpoint that was given other labels keeps its group, and learns in it.
+            let is_held = Arc::strong_count(&entry.group) > 1 && !Arc::ptr_eq(&entry.group, &self.first);
+            entry.has_endpoints = is_held || labels.contains(&key.labels());
             if entry.has_endpoints || Arc::ptr_eq(&entry.group, &self.first) {
                 return true;
             }
@@ -237,6 +239,18 @@ mod tests {
         groups.sweep(&none, 10 * DAY);
         assert_eq!(known(&groups), ["a"], "new endpoints are taken to be as fast as the first");
         assert!(Arc::ptr_eq(&groups.of(&first.endpoints()[0], RATE), groups.first()));
+    }
+
+    #[test]
+    fn group_of_an_endpoint_that_has_other_labels_now_stays() {
+        let (groups, pods) = (Groups::new(RATE), pool(["a", "b"].map(str::to_owned)));
+        let held: Vec<_> = pods.endpoints().iter().map(|endpoint| groups.of(endpoint, RATE)).collect();
+        let relabelled = pool(["a", "a"].map(str::to_owned));
+        groups.sweep(&relabelled, 10 * DAY);
+        assert_eq!(known(&groups), ["a", "b"]);
+        drop(held);
+        groups.sweep(&relabelled, 10 * DAY);
+        assert_eq!(known(&groups), ["a"]);
     }
 
     #[test]
