@@ -72,6 +72,8 @@ pub(super) struct LearnedGroup {
     inner: Inner,
     most_requests: f64,
     residuals: [Windows; 2],
+    /// They were learned where other transfers are configured.
+    has_other_transfers: bool,
 }
 
 /// Conditions under which a stream's tokens came, means over its time.
@@ -247,15 +249,18 @@ impl Group {
         };
         let most_requests = record.f64(FEWEST_REQUESTS..=1e6)?;
         let residuals = [Windows::read(record)?, Windows::read(record)?];
-        Ok(LearnedGroup { inner, most_requests, residuals })
+        Ok(LearnedGroup { inner, most_requests, residuals, has_other_transfers: false })
     }
 
     /// Takes over what another process knows better. Returns `true` if that is something.
     pub(super) fn replace(&self, theirs: LearnedGroup, now_ms: u64) -> bool {
-        let LearnedGroup { inner: theirs, most_requests, residuals: [first, step] } = theirs;
+        let LearnedGroup { inner: theirs, most_requests, residuals: [first, step], has_other_transfers } =
+            theirs;
         let mut inner = self.inner();
+        // Theirs say nothing of our transfers, of which ours may.
+        let keeps_first = has_other_transfers && inner.first.samples() > 0;
         let is_better = [
-            theirs.first.replace(&mut inner.first, now_ms),
+            !keeps_first && theirs.first.replace(&mut inner.first, now_ms),
             theirs.step.replace(&mut inner.step, now_ms),
             theirs.per_output.replace(&mut inner.per_output, now_ms),
         ];
@@ -294,6 +299,7 @@ impl LearnedGroup {
 
     /// Leaves out how many times as long as configured transfers take.
     pub(super) fn forget_transfers(&mut self) {
+        self.has_other_transfers = true;
         self.inner.forget_transfers();
     }
 }

@@ -340,6 +340,13 @@ fn factors_of_transfers_count_where_the_same_is_configured() {
     started.moves_at(&speed(4e6));
     assert!(is_close(seem(&started, &pods), expected), "a configuration that is read again");
     assert_eq!(rates(&started, &pods), rates(&writer, &pods));
+    // With another configuration, a replica that has learned its own factor keeps it.
+    let other = model();
+    other.moves_at(&speed(4e6));
+    let own = move_caches(&other, &pods, 30);
+    assert!(own[1] > 1.1, "{own:?}");
+    import(&other, &all, &pods);
+    assert!(is_close(seem(&other, &pods), own));
 }
 
 #[test]
