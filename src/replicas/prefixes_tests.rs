@@ -29,13 +29,12 @@ struct Script {
     trims: usize,
 }
 
-/// Payload of an entry whose reply never ends, and its length.
-const ENDLESS: &[u8] = b"endless";
-const ENDLESS_BYTES: u64 = 3 << 30;
+/// Payloads of entries whose replies never end, and their lengths.
+const ENDLESS: [(&[u8], u64); 2] = [(b"endless", 3 << 30), (b"slow", 200_000)];
 
 fn text(bytes: &[u8]) -> Vec<u8> {
-    if bytes == ENDLESS {
-        return [format!("${ENDLESS_BYTES}\r\n").as_bytes(), &[b'x'; 100_000]].concat();
+    if let Some((_, length)) = ENDLESS.iter().find(|(payload, _)| *payload == bytes) {
+        return [format!("${length}\r\n").as_bytes(), &[b'x'; 100_000]].concat();
     }
     [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
 }
@@ -105,10 +104,12 @@ async fn serve(script: Arc<Mutex<Script>>, mut bytes: DuplexStream) {
     loop {
         while let Some(Value::List(command)) = commands.next().unwrap() {
             let mut reply = script.lock().unwrap().reply(&command);
-            let length = text(ENDLESS);
-            let endless = reply.windows(length.len()).position(|window| window == length);
-            if let Some(at) = endless {
-                reply.truncate(at + length.len());
+            let endless = ENDLESS.iter().find_map(|(payload, _)| {
+                let begun = text(payload);
+                Some(reply.windows(begun.len()).position(|window| window == begun)? + begun.len())
+            });
+            if let Some(end) = endless {
+                reply.truncate(end);
             }
             bytes.write_all(&reply).await.unwrap();
             if endless.is_some() {
@@ -405,28 +406,30 @@ async fn entries_that_are_too_long_are_damaged_and_hold_up_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn entry_whose_reply_is_late_is_skipped_and_counts_with_all_its_bytes() {
-    let script = Arc::<Mutex<Script>>::default();
-    let (mut a, mut b) = (Replica::new(&script, 16), Replica::new(&script, 16));
-    b.turn(50).await.unwrap();
-    for block in 1..=3 {
-        a.add(&[block * 10]);
-        a.turn(block * 100).await.unwrap();
-    }
-    script.lock().unwrap().entries.insert(2, (EntryId { ms: 2, seq: 1 }, ENDLESS.to_vec()));
-    let copy = Arc::new(Mutex::new(script.lock().unwrap().clone()));
-    let mut c = Replica::new(&copy, 16);
-    for (replica, script) in [(&mut b, &script), (&mut c, &copy)] {
-        let mut connections = 1;
-        while replica.turn(400).await.is_err() {
-            assert!(connections < 8, "the reply is waited for again and again");
-            replica.connect(script);
-            connections += 1;
+    for ((payload, _), left) in ENDLESS.into_iter().zip([&[3][..], &[1, 2, 2, 3]]) {
+        let script = Arc::<Mutex<Script>>::default();
+        let (mut a, mut b) = (Replica::new(&script, 16), Replica::new(&script, 16));
+        b.turn(50).await.unwrap();
+        for block in 1..=3 {
+            a.add(&[block * 10]);
+            a.turn(block * 100).await.unwrap();
         }
-        let malformed = replica.counted(&replica.prefixes.metrics.ignored, "malformed");
-        assert_eq!((replica.found(&[30]), malformed), (1, 1));
-        assert!(replica.prefixes.exchange.stream_bytes() < BOUND, "too much of it");
-        let ids: Vec<u64> = script.lock().unwrap().entries.iter().map(|(id, _)| id.ms).collect();
-        assert_eq!(ids, [3]);
+        script.lock().unwrap().entries.insert(2, (EntryId { ms: 2, seq: 1 }, payload.to_vec()));
+        let copy = Arc::new(Mutex::new(script.lock().unwrap().clone()));
+        let mut c = Replica::new(&copy, 16);
+        for (replica, script) in [(&mut b, &script), (&mut c, &copy)] {
+            let mut connections = 1;
+            while replica.turn(400).await.is_err() {
+                assert!(connections < 8, "the reply is waited for again and again");
+                replica.connect(script);
+                connections += 1;
+            }
+            let malformed = replica.counted(&replica.prefixes.metrics.ignored, "malformed");
+            assert_eq!((replica.found(&[30]), malformed), (1, 1));
+            assert!(replica.prefixes.exchange.stream_bytes() < BOUND, "too much of it");
+            let ids: Vec<u64> = script.lock().unwrap().entries.iter().map(|(id, _)| id.ms).collect();
+            assert_eq!(ids, left);
+        }
+        assert_eq!((b.found(&[10]), b.found(&[20])), (1, 1));
     }
-    assert_eq!((b.found(&[10]), b.found(&[20])), (1, 1));
 }

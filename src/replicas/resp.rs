@@ -10,9 +10,12 @@ use bytes::{Buf, BytesMut};
 /// Bytes of one text at most. No replica sends larger messages.
 pub(super) const MOST_TEXT: usize = 1 << 20;
 
+/// Bytes of the longest text of a replica.
+const LONGEST_SENT: usize = 64 << 10;
+
 /// Bytes of one reply up to which a text has room, by its length: long texts, then a page of entries as replicas add
 /// them, then the ids of entries that somebody else added.
-const ROOMS: [(usize, usize); 3] = [(2 << 20, MOST_TEXT), (3 << 20, 64 << 10), (MOST_REPLY, 64)];
+const ROOMS: [(usize, usize); 3] = [(2 << 20, MOST_TEXT), (3 << 20, LONGEST_SENT), (MOST_REPLY, 64)];
 
 /// Values of one reply at most, counting those within others.
 const MOST_VALUES: usize = 4096;
@@ -165,7 +168,8 @@ impl Decoder {
         Ok(is_over)
     }
 
-    /// What has come of a value, if a part of it is left out. The rest of it is not to be read any more.
+    /// What has come of a value, if a part of it is left out, or ends within a text that is none of a replica. The rest of it
+    /// is not to be read any more.
     pub(super) fn cut_short(&mut self) -> Option<Value> {
         if let Some(Skipped { at, bytes, .. }) = self.skipped.take() {
             self.count(bytes);
@@ -174,8 +178,16 @@ impl Decoder {
                 self.bytes.extend_from_slice(b"\r\n");
             }
         }
-        let mut reader = Reader { is_cut: true, ..Reader::of(&self.bytes, &self.left_out) };
-        reader.value(0).ok().filter(|_| !self.left_out.is_empty())
+        if let Err(Stop::TooLong { header, part: Part::Text(length) }) = self.cut_value() {
+            self.bytes.truncate(header.start);
+            self.bytes.extend_from_slice(b"_\r\n");
+            self.left_out.push((header.start, length as u64));
+        }
+        self.cut_value().ok().filter(|_| !self.left_out.is_empty())
+    }
+
+    fn cut_value(&self) -> Result<Value, Stop> {
+        Reader { is_cut: true, ..Reader::of(&self.bytes, &self.left_out) }.value(0)
     }
 
     /// Adds bytes to those of the last part that was left out.
@@ -251,7 +263,7 @@ struct Reader<'a> {
     values: usize,
     /// Those of the [`Decoder`].
     left_out: &'a [(usize, u64)],
-    /// Nothing follows the bytes: lists end with them.
+    /// Nothing follows the bytes: lists end with them, and a long text that does is left out.
     is_cut: bool,
 }
 
@@ -345,7 +357,8 @@ impl<'a> Reader<'a> {
         let header = start..self.read();
         let has_room =
             |(end, most): &(usize, usize)| length <= *most && header.end.saturating_add(length) <= *end;
-        if !ROOMS.iter().any(has_room) {
+        let is_cut = self.is_cut && length > LONGEST_SENT && self.bytes.len() < length.saturating_add(2);
+        if is_cut || !ROOMS.iter().any(has_room) {
             return Err(Stop::TooLong { header, part: Part::Text(length) });
         }
         let (text, rest) = self.bytes.split_at_checked(length).ok_or(Stop::Incomplete)?;

@@ -178,7 +178,10 @@ fn reply_that_is_cut_short_has_what_came_and_the_size_of_what_did_not() {
     assert_eq!(cut(&format!("{begin}*4\r\n{long}")), entry(vec![left_out]));
     let list = Value::List(vec![Value::List(vec![text("5-1"), Value::LeftOut(8 + 10)])]);
     assert_eq!(cut(&format!("{begin}*9000\r\n$2\r\nab\r\n$4\r\nx")), Some(list));
-    for reply in ["", begin, &format!("{begin}*2\r\n+b\r\n$100\r\nxxxx")] {
+    let slow = Value::LeftOut(65_537);
+    assert_eq!(cut(&format!("{begin}*2\r\n+b\r\n$65537\r\nxxxx")), entry(vec![text("b"), slow.clone()]));
+    assert_eq!(cut("$65537\r\n"), Some(slow));
+    for reply in ["", begin, &format!("{begin}*2\r\n+b\r\n$65536\r\nxxxx")] {
         assert_eq!(cut(reply), None, "nothing is left out: {reply}");
     }
 }
