@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_between_stuck_writes_admits_no_more_than_it_replies_to() {
+    fn partial_writes_admit_only_as_many_frames() {
         let waker = Waker::noop();
         let mut backlog = Backlog::default();
         let _ = backlog.write(Poll::Pending);

@@ -405,7 +405,7 @@ async fn entries_that_are_too_long_are_damaged_and_hold_up_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn entry_whose_reply_is_late_is_skipped_and_counts_with_all_its_bytes() {
+async fn late_entry_is_skipped_and_all_its_bytes_count() {
     for ((payload, _), left) in ENDLESS.into_iter().zip([&[3][..], &[1, 2, 2, 3]]) {
         let script = Arc::<Mutex<Script>>::default();
         let (mut a, mut b) = (Replica::new(&script, 16), Replica::new(&script, 16));

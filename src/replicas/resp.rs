@@ -168,8 +168,8 @@ impl Decoder {
         Ok(is_over)
     }
 
-    /// What has come of a value, if a part of it is left out, or ends within a text that is none of a replica. The rest of it
-    /// is not to be read any more.
+    /// Received part of an incomplete value, if a part of it is left out, or it ends within a text longer than any of a
+    /// replica. The rest must not be read.
     pub(super) fn cut_short(&mut self) -> Option<Value> {
         if let Some(Skipped { at, bytes, .. }) = self.skipped.take() {
             self.count(bytes);
@@ -261,7 +261,7 @@ struct Reader<'a> {
     whole: usize,
     /// Values begun.
     values: usize,
-    /// Those of the [`Decoder`].
+    /// Places and sizes of left-out texts, as in the [`Decoder`].
     left_out: &'a [(usize, u64)],
     /// Nothing follows the bytes: lists end with them, and a long text that does is left out.
     is_cut: bool,

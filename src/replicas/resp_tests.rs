@@ -163,7 +163,7 @@ fn lists_that_are_too_long_are_left_out_with_all_that_is_in_them() {
 }
 
 #[test]
-fn reply_that_is_cut_short_has_what_came_and_the_size_of_what_did_not() {
+fn cut_reply_has_received_parts_and_missing_sizes() {
     let cut = |reply: &str| {
         let mut decoder = Decoder { bytes: reply.as_bytes().into(), ..Decoder::default() };
         assert_eq!(decoder.next(), Ok(None), "{reply}");

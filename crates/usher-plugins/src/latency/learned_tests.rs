@@ -258,7 +258,7 @@ fn restart_that_one_replica_saw_is_not_undone_by_another() {
 }
 
 #[test]
-fn restart_that_one_replica_sees_late_wipes_nothing_of_the_same_process() {
+fn late_sight_of_a_restart_keeps_estimates_of_that_process() {
     let pods = pool(&["a", "a"]);
     let start = |started| {
         let times = EngineTimes { started: Some(started), ..EngineTimes::default() };

@@ -69,7 +69,7 @@ impl Length {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use usher_core::random::mix;
 
@@ -79,7 +79,7 @@ mod tests {
     }
 
     /// Tokens between `low` and `high`, evenly by their logarithm.
-    fn tokens(number: u64, low: f64, high: f64) -> u64 {
+    pub(in crate::latency) fn tokens(number: u64, low: f64, high: f64) -> u64 {
         (low * (high / low).powf(draw(number))) as u64
     }
 

@@ -214,18 +214,8 @@ impl Kinds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::latency::length::tests::tokens;
     use usher_core::endpoints::Snapshot;
-    use usher_core::random::mix;
-
-    /// Evenly in 0..1.
-    fn draw(number: u64) -> f64 {
-        (mix(number) >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Tokens between `low` and `high`, evenly by their logarithm.
-    fn tokens(number: u64, low: f64, high: f64) -> u64 {
-        (low * (high / low).powf(draw(number))) as u64
-    }
 
     #[test]
     fn new_models_and_flows_expect_the_mean() {

@@ -327,7 +327,7 @@ fn draining_queue_rejects_those_that_would_begin_to_wait() {
 }
 
 #[test]
-fn draining_queue_keeps_those_that_wait_for_endpoints_to_settle() {
+fn draining_queue_keeps_requests_while_endpoints_settle() {
     let mut pool = Pool::new(&FlowControlRules::default(), 8);
     pool.queue.set_endpoints(pool.now, 0);
     pool.enqueue("a", "f", 0);

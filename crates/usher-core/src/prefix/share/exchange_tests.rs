@@ -76,7 +76,7 @@ fn replica_imports_the_blocks_of_others_only() {
 }
 
 #[test]
-fn entries_that_were_not_read_fill_the_stream_whatever_their_size() {
+fn unread_entries_count_in_the_stream_bound() {
     let (pool, budget) = (pool(&["a"]), Arc::default());
     let [mut first, mut second] = [1, 2].map(|number| Replica::new(number, &pool, &budget));
     first.add(0, &[1]);

@@ -24,7 +24,7 @@ pub(super) struct Calls {
     found: Mutex<Found>,
 }
 
-/// What trying the calls has shown, and when.
+/// Result of the last attempts at the calls, and their time.
 #[derive(Clone, Copy, Debug, Default)]
 enum Found {
     #[default]
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_tells_other_tokens_is_asked_again_after_a_minute() {
+    fn server_with_other_tokens_is_retried_after_a_minute() {
         let (calls, now) = (Calls::default(), Instant::now());
         calls.note_neither(now);
         assert_eq!(calls.order(now + PAUSE / 2), []);

@@ -20,7 +20,7 @@ pub(super) struct Added {
 }
 
 impl Added {
-    /// Those of a tokenizer that are normalized, or the others; `None` if they are too many.
+    /// Added tokens of a tokenizer, the normalized ones or the others; `None` if they are too many.
     pub(super) fn new(tokens: &[(u32, AddedToken)], normalized: bool) -> Option<Self> {
         let is_chosen = |token: &AddedToken| token.normalized == normalized && !token.content.is_empty();
         let (tokens, chosen): (Vec<(u32, bool)>, Vec<&AddedToken>) = tokens

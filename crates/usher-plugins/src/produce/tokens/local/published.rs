@@ -56,7 +56,7 @@ fn mistral() -> Value {
 }
 
 #[test]
-fn tokens_of_published_vocabularies_match_their_own_tokenizers() {
+fn published_vocabularies_give_their_published_tokens() {
     let texts = json_of("published.json");
     for (name, tokenizer) in [("gpt2", gpt2()), ("mistral", mistral())] {
         let encoder = encoder(&tokenizer);
