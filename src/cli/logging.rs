@@ -11,6 +11,10 @@ use tracing_subscriber::{Layer, fmt, registry, reload};
 use crate::observe::log_level::LogLevel;
 use crate::settings::LogSettings;
 
+/// Libraries that warn of what clients send, each time and in the clients' words: of an illegal name in a TLS handshake,
+/// of an acknowledgement that nobody asked for. What ends a connection is logged by us.
+const SERVING: [&str; 8] = ["axum", "h2", "hyper", "hyper_util", "rustls", "tokio_rustls", "tonic", "tower"];
+
 /// Starts logging, and returns what changes its level. Without effect when the process logs already.
 pub(super) fn start(settings: LogSettings) -> LogLevel {
     let (filter, handle) = reload::Layer::new(targets(settings.level));
@@ -33,7 +37,6 @@ fn targets(level: Level) -> Targets {
     // What libraries log in detail is for their authors, and may quote what we don't log.
     Targets::new()
         .with_default(level.min(Level::WARN))
-        // Warns of every PING acknowledgement that was not asked for. A GOAWAY is logged by us.
-        .with_target("h2", level.min(Level::ERROR))
+        .with_targets(SERVING.map(|library| (library, level.min(Level::ERROR))))
         .with_target(env!("CARGO_CRATE_NAME"), level)
 }

@@ -43,3 +43,26 @@ async fn memory_stays_below_the_budget_for_long_handshakes() {
     drop(silent);
     settle(|| taken() == 0.0).await;
 }
+
+/// Names that are none, of which the library for TLS warns each time.
+#[tokio::test]
+async fn names_of_handshakes_cannot_flood_the_log() {
+    let process = Process::start(small_budget(), 1, &[TLS]);
+    for _ in 0..20 {
+        let mut socket = TcpStream::connect(process.extproc).unwrap();
+        socket.write_all(&hello_to(b"secret name")).unwrap();
+    }
+    settle(|| process.metric("usher_connections_unopened_total") == 20.0).await;
+    assert_eq!(process.logged("secret name"), 0, "{:#?}", process.warnings());
+}
+
+/// A ClientHello for a server of this name (RFC 8446, section 4.1.2, and RFC 6066, section 3).
+fn hello_to(name: &[u8]) -> Vec<u8> {
+    let sized = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
+    let names = sized(&[&[0], &sized(name)[..]].concat());
+    let extensions = sized(&[&[0, 0], &sized(&names)[..]].concat());
+    let random = [7; 32];
+    let hello = [&[3, 3], &random[..], &[0, 0, 2, 0x13, 1, 1, 0], &extensions].concat();
+    let message = [&[1, 0], &sized(&hello)[..]].concat();
+    [&[22, 3, 1], &sized(&message)[..]].concat()
+}
