@@ -24,20 +24,33 @@ impl Queue {
     /// evictions are on, running requests of lower priority may have to end. Those for whom a
     /// closed queue has no room are refused, and who comes to one that drains and finds none.
     pub fn dispatch(&mut self, now: Nanos, capacity: &Capacity, actions: &mut Vec<Action>) {
-        if let Some(ticket) = self.newcomer.take() {
-            // Nothing that runs ends for it. Once it is refused, it is in nobody's way.
+        if !self.newcomers.is_empty() {
+            // Nothing that runs ends for them. Once they are refused, they are in nobody's way.
             self.let_go(now, capacity, false, actions);
-            // Endpoints that have just come, and a soft ceiling, let it go within a moment.
-            let is_brief = self.recovery.is_settling(now) || self.soft_opens != NEVER;
-            let waits = self.requests.get_mut(ticket).is_some_and(|held| held.stage == Stage::Waiting);
-            if waits && !is_brief {
-                self.refuse_at(now, ticket.slot, Outcome::RejectedOther, actions);
-            }
+            self.refuse_newcomers(now, actions);
         }
         // Nobody waits in a closed queue for what would end.
         self.let_go(now, capacity, !self.is_closed, actions);
         if self.is_closed && self.waiting.requests > 0 {
             self.refuse_waiting(now, Outcome::RejectedOther, actions);
+        }
+    }
+
+    /// Refuses those that came to a queue that drains and would wait for more than a moment.
+    fn refuse_newcomers(&mut self, now: Nanos, actions: &mut Vec<Action>) {
+        let requests = &mut self.requests;
+        self.newcomers
+            .retain(|ticket| requests.get_mut(*ticket).is_some_and(|held| held.stage == Stage::Waiting));
+        // Endpoints have just come, and all that wait go soon or not at all.
+        if self.recovery.is_settling(now) {
+            return;
+        }
+        // A soft ceiling opens for one request within a moment, for another one later.
+        let stay = u64::from(self.soft_opens != NEVER);
+        while self.waiting.requests > stay
+            && let Some(last) = self.newcomers.pop()
+        {
+            self.refuse_at(now, last.slot, Outcome::RejectedOther, actions);
         }
     }
 

@@ -121,8 +121,8 @@ pub struct Queue {
     soft_opens: Nanos,
     /// Requests that come no longer wait.
     is_draining: bool,
-    /// The one that came since the last dispatch, where none waits that comes.
-    newcomer: Option<Ticket>,
+    /// Those that came since it drains and have not gone yet.
+    newcomers: Vec<Ticket>,
     is_closed: bool,
 }
 
@@ -148,7 +148,7 @@ impl Queue {
             soft_tick: 0,
             soft_opens: NEVER,
             is_draining: false,
-            newcomer: None,
+            newcomers: Vec::new(),
             is_closed: false,
         }
     }
@@ -196,7 +196,9 @@ impl Queue {
         self.expiry.insert(slot, &mut held);
         self.waiting += Count::one(bytes);
         let ticket = self.requests.insert(held);
-        self.newcomer = (self.is_draining && since == now).then_some(ticket);
+        if self.is_draining && since == now {
+            self.newcomers.push(ticket);
+        }
         Ok(ticket)
     }
 

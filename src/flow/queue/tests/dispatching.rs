@@ -343,6 +343,46 @@ fn draining_queue_keeps_requests_while_endpoints_settle() {
 }
 
 #[test]
+fn draining_queue_keeps_one_request_below_a_soft_ceiling() {
+    let mut pool = under_soft_ceiling();
+    pool.now += MS;
+    pool.queue.drain();
+    let mut rejected = 0;
+    for _ in 0..200 {
+        pool.enqueue("x", "f", 0);
+        let happened = pool.pump();
+        assert_eq!(happened.dispatched.len(), 0);
+        rejected += happened.rejected.len();
+    }
+    assert_eq!((rejected, pool.queue.waiting().requests), (199, 1));
+    pool.now += 3 * MS;
+    let happened = pool.pump();
+    assert_eq!(happened.dispatched, ["x"]);
+    pool.end_all(&happened);
+    pool.enqueue("y", "f", 0);
+    assert_eq!(pool.pump(), Happened::default());
+    pool.shown = 1000;
+    assert_eq!(pool.pump().rejected, [("y", Outcome::RejectedOther)], "a full pool may never open");
+}
+
+#[test]
+fn draining_queue_rejects_requests_for_which_settled_endpoints_have_no_room() {
+    let mut pool = Pool::new(&FlowControlRules::default(), 2);
+    pool.queue.set_endpoints(pool.now, 0);
+    pool.enqueue("a", "f", 0);
+    pool.queue.drain();
+    pool.queue.set_endpoints(pool.now, 1);
+    for name in ["b", "c", "d"] {
+        pool.enqueue(name, "f", 0);
+        assert_eq!(pool.pump(), Happened::default());
+    }
+    pool.now += 100 * MS;
+    let happened = pool.pump();
+    assert_eq!(happened.dispatched, ["a", "b"]);
+    assert_eq!(happened.rejected, [("d", Outcome::RejectedOther), ("c", Outcome::RejectedOther)]);
+}
+
+#[test]
 fn closed_queue_rejects_waiting_requests() {
     let mut pool = Pool::new(&FlowControlRules::default(), 1);
     pool.enqueue("a", "f", 0);

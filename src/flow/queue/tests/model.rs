@@ -57,6 +57,8 @@ struct Naive {
     /// Flows of each band by whose turn comes first.
     turns: [Vec<usize>; 3],
     draining: bool,
+    /// Those that came since.
+    newcomers: Vec<usize>,
     closed: bool,
 }
 
@@ -329,13 +331,13 @@ fn agree(rules: FlowControlRules, events: Vec<Event>) -> Result<(), TestCaseErro
         shown: Vec::new(),
         turns: Default::default(),
         draining: false,
+        newcomers: Vec::new(),
         closed: false,
     };
     let (mut now, mut names) = (S, Names::default());
     let mut ends = vec![0; events.len()];
     for event in events {
         let (mut actions, mut results) = (Vec::new(), Results::default());
-        let mut newcomer = None;
         match event {
             Event::Enqueue { flow, band, bytes, ttl, due } => {
                 let (ttl, due) = (ttl.map(|ms| ms * MS), due.map(|ms| now + ms * MS));
@@ -353,7 +355,7 @@ fn agree(rules: FlowControlRules, events: Vec<Event>) -> Result<(), TestCaseErro
                 let ticket = queue.enqueue(now, &arrival);
                 let expected = naive.enqueue(Request { id, flow, band, bytes, since: now, ttl, due });
                 prop_assert_eq!(ticket.map(|_| ()), expected);
-                newcomer = Some(id).filter(|_| naive.draining);
+                naive.newcomers.extend(Some(id).filter(|_| naive.draining));
                 names.tickets.push(ticket.ok());
             }
             Event::End(index) if !names.tickets.is_empty() => {
@@ -402,12 +404,13 @@ fn agree(rules: FlowControlRules, events: Vec<Event>) -> Result<(), TestCaseErro
         naive.advance(now, &mut results);
         naive.dispatch(now, &mut results);
         let settles = naive.endpoints > 0 && naive.settled_at > now;
-        let refused = newcomer.filter(|_| !settles);
-        if let Some(index) = naive.waiting.iter().position(|request| Some(request.id) == refused) {
-            let request = naive.gone(index);
-            results.rejected.push((request.id, Outcome::RejectedOther));
-            naive.dispatch(now, &mut results);
+        let refused = if settles { Vec::new() } else { std::mem::take(&mut naive.newcomers) };
+        for id in refused {
+            if let Some(index) = naive.waiting.iter().position(|request| request.id == id) {
+                results.rejected.push((naive.gone(index).id, Outcome::RejectedOther));
+            }
         }
+        naive.dispatch(now, &mut results);
         while naive.closed && !naive.waiting.is_empty() {
             let request = naive.gone(0);
             results.rejected.push((request.id, Outcome::RejectedOther));
