@@ -215,23 +215,27 @@ impl Budget {
         }
         if let Some(largest) = staying().max_by_key(kept) {
             let (unread, connections) = (kept(&largest), open.len());
-            self.evict(largest);
-            tracing::warn!(
-                unread,
-                connections,
-                "connection closed to free memory: it held the most unread data"
-            );
+            if let Some(count) = self.evict(largest) {
+                tracing::warn!(
+                    count,
+                    unread,
+                    connections,
+                    "connection closed to free memory: it held the most unread data"
+                );
+            }
         }
     }
 
-    /// Closes a connection, and says whether that is new.
-    pub(super) fn evict(&self, connection: &Unread) -> bool {
-        let is_new = !connection.evicted.is_cancelled();
-        if is_new {
-            connection.evicted.cancel();
-            self.evicted.fetch_add(1, Relaxed);
+    /// Closes a connection. Returns how many were closed this way, if that is worth a line of the log: for each power of
+    /// two, as a flood must not flood the log.
+    pub(super) fn evict(&self, connection: &Unread) -> Option<u64> {
+        if connection.evicted.is_cancelled() {
+            return None;
         }
-        is_new
+        connection.evicted.cancel();
+        self.evicted.fetch_add(1, Relaxed);
+        let count = self.evicted_full.fetch_add(1, Relaxed) + 1;
+        count.is_power_of_two().then_some(count)
     }
 
     /// The least that open connections are known to take of what they count, in bytes: three quarters

@@ -40,8 +40,11 @@ impl Budget {
                     StreamState::unread,
                 );
             }
-            if is_full && stuck > share && self.evict(connection) {
-                tracing::warn!(unsent_bytes = stuck, "connection closed: its client does not read");
+            if is_full
+                && stuck > share
+                && let Some(count) = self.evict(connection)
+            {
+                tracing::warn!(count, unsent_bytes = stuck, "connection closed: its client does not read");
             }
         }
         if is_full {

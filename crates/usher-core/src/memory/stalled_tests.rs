@@ -212,3 +212,13 @@ async fn small_frames_reset_stalled_streams_first() {
     budget.check_replies();
     assert_eq!(reset(&streams), [2]);
 }
+
+#[test]
+fn closed_connections_are_a_line_of_the_log_for_each_power_of_two() {
+    let budget = Arc::new(Budget::default());
+    let rooms: Vec<_> = (0..1000).map(|_| ConnectionRoom::new(&budget, Windows::LARGEST)).collect();
+    let counts: Vec<u64> = rooms.iter().filter_map(|room| budget.evict(room.unread())).collect();
+    assert_eq!(counts, (0..10).map(|power| 1 << power).collect::<Vec<u64>>());
+    assert_eq!(rooms.iter().filter_map(|room| budget.evict(room.unread())).count(), 0, "they are closed");
+    assert_eq!(budget.evicted(), 1000);
+}

@@ -104,6 +104,8 @@ pub struct Budget {
     // connections or unread data take too much.
     pub(super) connections: Mutex<Vec<Arc<Unread>>>,
     pub(super) evicted: AtomicU64,
+    /// Those that held unread data or unsent replies.
+    pub(super) evicted_full: AtomicU64,
     // Taken to choose connections that leave, by one thread at a time; the others go on.
     pub(super) retiring: Mutex<()>,
     /// Times that this was asked for.
@@ -187,6 +189,7 @@ impl Budget {
             shed: AtomicU64::new(0),
             connections: Mutex::default(),
             evicted: AtomicU64::new(0),
+            evicted_full: AtomicU64::new(0),
             retiring: Mutex::default(),
             retiring_turn: AtomicU64::new(0),
             opened: Arc::default(),
