@@ -116,7 +116,8 @@ impl CountedBody {
                 if let Some(data) = frame.data_ref() {
                     let bytes = data.len() as i64 + OVERHEAD;
                     self.streams.unread.read(bytes);
-                    if let Some(charge) = charge(bytes) {
+                    let charge = charge(bytes);
+                    if charge != 0 {
                         self.streams.unread.add_small(-charge);
                     }
                     if let Some(stream_state) = &self.stream_state {

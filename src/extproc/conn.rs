@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tower::BoxError;
 
 use super::arrivals::{self, Replies, RequestBody};
-use super::counted::{Counted, Turns};
+use super::counted::{Counted, TOO_MANY_TRAILERS, Turns};
 use super::executor::StreamExecutor;
 use super::preface::WithPreface;
 use super::spread::Streams;
@@ -111,6 +111,15 @@ impl ConnectionError {
         let Self::Http(error) = self else { return None };
         let error = error.source()?.downcast_ref::<h2::Error>()?;
         error.reason().filter(|_| error.is_go_away() && error.is_library())
+    }
+
+    /// Returns `true` if we closed the connection for its trailers, without a GOAWAY frame.
+    #[must_use]
+    pub fn is_trailers(&self) -> bool {
+        let Self::Http(error) = self else { return false };
+        let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        // h2 keeps the text of an error of the socket.
+        source.is_some_and(|error| error.to_string() == TOO_MANY_TRAILERS)
     }
 }
 

@@ -1,9 +1,8 @@
 //! Metrics of connections.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::hash::Hash;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -11,10 +10,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::conn::ConnectionError;
+use super::counted::TOO_MANY_TRAILERS;
 
-/// Time in which one line is logged per reason: whoever may connect may have us end or refuse connections as
+/// Time in which one line is logged per reason and address: whoever may connect may have us end or refuse connections as
 /// often as they like, and a flood must not flood the log.
 const LOG_EVERY: Duration = Duration::from_secs(60);
+
+/// Reasons and addresses of which lines are logged in this time at most.
+const LOG_MOST: usize = 64;
 
 /// Counters of connections, since the start.
 #[derive(Debug, Default)]
@@ -28,43 +31,51 @@ pub struct ConnectionMetrics {
     /// Ended because the client broke HTTP/2, went away, or no longer responded.
     pub broken: AtomicU64,
     /// Ended by a GOAWAY frame of ours: of those, and of connections of small ports. The first of each
-    /// reason in a minute is logged.
+    /// reason and address in a minute is logged.
     pub goaway: AtomicU64,
     // Guard the reasons that were logged. Taken when a connection is refused or ended by us.
-    logged_refused: Mutex<RateLimit<&'static str>>,
-    logged_goaway: Mutex<RateLimit<u32>>,
+    logged_refused: Mutex<RateLimit<(&'static str, IpAddr)>>,
+    logged_ended: Mutex<RateLimit<(Option<u32>, IpAddr)>>,
 }
 
 impl ConnectionMetrics {
     /// A connection of this address was closed before it was open.
     pub fn refuse(&self, peer: SocketAddr, reason: &'static str) {
         let count = self.refused.fetch_add(1, Relaxed) + 1;
-        if let Some(left_out) = RateLimit::pass(&self.logged_refused, reason) {
+        if let Some(left_out) = RateLimit::pass(&self.logged_refused, (reason, peer.ip())) {
             tracing::warn!(%peer, reason, count, left_out, "connection refused");
         }
     }
 
-    /// Counts a connection of this address that we ended with GOAWAY, if that is how it ended.
-    pub fn note_goaway(&self, peer: SocketAddr, ended: &Result<(), ConnectionError>) {
-        if let Some(reason) = ended.as_ref().err().and_then(ConnectionError::go_away) {
+    /// Counts a connection of this address that we ended with GOAWAY, if that is how it ended, and logs it and one
+    /// that we closed for its trailers.
+    pub fn note_end(&self, peer: SocketAddr, ended: &Result<(), ConnectionError>) {
+        let Err(error) = ended else { return };
+        if let Some(reason) = error.go_away() {
             let count = self.goaway.fetch_add(1, Relaxed) + 1;
-            if let Some(left_out) = RateLimit::pass(&self.logged_goaway, reason.into()) {
+            if let Some(left_out) = RateLimit::pass(&self.logged_ended, (Some(reason.into()), peer.ip())) {
                 tracing::warn!(%peer, ?reason, count, left_out, "connection ended with GOAWAY");
             }
+        } else if error.is_trailers()
+            && let Some(left_out) = RateLimit::pass(&self.logged_ended, (None, peer.ip()))
+        {
+            tracing::warn!(%peer, error = TOO_MANY_TRAILERS, left_out, "connection closed");
         }
     }
 }
 
-/// Limits log lines to one per reason and [`LOG_EVERY`]. There are few reasons.
+/// Limits log lines to one per reason and [`LOG_EVERY`], and to [`LOG_MOST`] in that time.
 #[derive(Debug)]
 struct RateLimit<R> {
-    /// Time of the last line of each, and events since.
-    last: HashMap<R, (Instant, u64)>,
+    /// Time of the last line of each.
+    last: HashMap<R, Instant>,
+    /// Events since the last line.
+    left_out: u64,
 }
 
 impl<R> Default for RateLimit<R> {
     fn default() -> Self {
-        Self { last: HashMap::new() }
+        Self { last: HashMap::new(), left_out: 0 }
     }
 }
 
@@ -75,21 +86,13 @@ impl<R: Eq + Hash> RateLimit<R> {
 
     /// Notes an event. If it is to be logged, returns the number of those before it that were not.
     fn event(&mut self, reason: R, now: Instant) -> Option<u64> {
-        match self.last.entry(reason) {
-            Entry::Vacant(first) => {
-                first.insert((now, 0));
-                Some(0)
-            }
-            Entry::Occupied(mut known) => {
-                let (last, left_out) = known.get_mut();
-                if now - *last < LOG_EVERY {
-                    *left_out += 1;
-                    return None;
-                }
-                *last = now;
-                Some(std::mem::take(left_out))
-            }
+        self.last.retain(|_, last| now - *last < LOG_EVERY);
+        if self.last.len() == LOG_MOST || self.last.contains_key(&reason) {
+            self.left_out += 1;
+            return None;
         }
+        self.last.insert(reason, now);
+        Some(std::mem::take(&mut self.left_out))
     }
 }
 
@@ -104,17 +107,27 @@ mod tests {
         let table = [
             (0, "a", Some(0)),
             (1, "a", None),
-            (2, "b", Some(0)),
+            (2, "b", Some(1)),
             (59, "a", None),
-            (60, "a", Some(2)),
+            (60, "a", Some(1)),
             (61, "b", None),
             (119, "a", None),
-            (500, "a", Some(1)),
-            (501, "b", Some(1)),
+            (500, "a", Some(2)),
+            (501, "b", Some(0)),
         ];
         for (seconds, reason, logged) in table {
             let got = limit.event(reason, start + Duration::from_secs(seconds));
             assert_eq!(got, logged, "{reason} after {seconds} s");
         }
+    }
+
+    #[test]
+    fn many_addresses_are_a_bounded_number_of_lines() {
+        let (mut limit, start) = (RateLimit::default(), Instant::now());
+        let logged = |limit: &mut RateLimit<u32>, now| {
+            (0..1000).filter(|address| limit.event(*address, now).is_some()).count()
+        };
+        assert_eq!(logged(&mut limit, start), LOG_MOST);
+        assert_eq!(limit.event(5000, start + LOG_EVERY), Some(1000 - LOG_MOST as u64));
     }
 }

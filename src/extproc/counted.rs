@@ -13,13 +13,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::backlog::Backlog;
 use super::first_settings::FirstSettings;
 use super::forward::forward_all_but_writes;
-use super::frames::{Arrival, Received, ResetStreams, charge};
+use super::frames::{Arrival, Received, ResetStreams};
 use super::preface::PREFACE;
 use crate::memory::{ConnectionRoom, TURN};
 
 /// Unread trailers of a connection at most. They have no flow control, and a few hundred bytes on their way
 /// become 20 KiB; requests of gRPC have none.
 const MAX_TRAILERS: i64 = 4;
+
+/// Text of the error that ends the connection of such a client.
+pub const TOO_MANY_TRAILERS: &str = "the client sent more trailers than may be unread";
 
 /// Bytes of a read at most while nothing can be written: what is held of it may stay until the client reads.
 const BLOCKED_READ: usize = 1 << 10;
@@ -143,10 +146,10 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
                         unread.trailers_arrived();
                     }
                 }
-                Arrival::Data(bytes) => {
-                    if !unread.data_arrived(stream, bytes) {
-                        dropped += bytes;
-                    } else if let Some(charge) = charge(bytes) {
+                Arrival::Data { taken, charge } => {
+                    if !unread.data_arrived(stream, taken) {
+                        dropped += taken;
+                    } else if charge != 0 {
                         unread.add_small(charge);
                     }
                 }
@@ -168,7 +171,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
             this.recent = this.recent.saturating_add_signed(data);
         }
         if unread.trailers() > MAX_TRAILERS {
-            return Poll::Ready(Err(io::Error::other("the client sent more trailers than may be unread")));
+            return Poll::Ready(Err(io::Error::other(TOO_MANY_TRAILERS)));
         }
         Poll::Ready(Ok(()))
     }

@@ -17,10 +17,10 @@ const PADDED: u8 = 0x8;
 /// and its share of a read buffer.
 pub const OVERHEAD: i64 = 256;
 
-/// Charge of HTTP/2 for an unread frame of so many bytes, [`OVERHEAD`] included. None for one
-/// that ends its stream: such are few.
-pub fn charge(bytes: i64) -> Option<i64> {
-    Some(2 * OVERHEAD - bytes).filter(|charge| (1..OVERHEAD).contains(charge))
+/// Charge of HTTP/2 for an unread frame that takes so many bytes, [`OVERHEAD`] included; 0 for an empty or large one.
+pub fn charge(taken: i64) -> i64 {
+    let charge = 2 * OVERHEAD - taken;
+    if (1..OVERHEAD).contains(&charge) { charge } else { 0 }
 }
 
 /// Finds frames in the bytes of one direction of a connection, which may be cut anywhere.
@@ -109,8 +109,13 @@ pub struct Arrived {
 pub enum Arrival {
     /// Headers: those that begin the stream, or trailers.
     Headers,
-    /// Data that takes so many bytes; fewer than none where the padding of the last frame is taken off.
-    Data(i64),
+    /// A frame of data, or the length of the last one's padding: what that changes.
+    Data {
+        /// Bytes that it takes more; below zero for padding.
+        taken: i64,
+        /// [Charge](charge) of HTTP/2 more.
+        charge: i64,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -157,9 +162,10 @@ impl Received {
         loop {
             if let (Some(data), Some(padding)) = (self.padded, bytes.first()) {
                 let length = (data.length - 1 - i64::from(*padding)).max(0);
-                let less = Data { length, ..data }.taken() - data.taken();
-                sum += less;
-                on_arrival(data.stream, Arrival::Data(less));
+                let (before, now) = (data.taken(), Data { length, ..data }.taken());
+                let (taken, charge) = (now - before, charge(now) - charge(before));
+                sum += taken;
+                on_arrival(data.stream, Arrival::Data { taken, charge });
                 self.padded = None;
             }
             if frames == most {
@@ -177,8 +183,9 @@ impl Received {
                 on_arrival(stream, Arrival::Headers);
             } else if kind == DATA && !reset.has(stream) {
                 let data = Data { stream, length: length as i64, is_last: flags & END_STREAM != 0 };
-                sum += data.taken();
-                on_arrival(stream, Arrival::Data(data.taken()));
+                let taken = data.taken();
+                sum += taken;
+                on_arrival(stream, Arrival::Data { taken, charge: charge(taken) });
                 self.padded = (flags & PADDED != 0 && length > 0).then_some(data);
             }
         }
@@ -266,7 +273,7 @@ mod tests {
                 &ResetStreams::new(),
                 |stream, what| {
                     assert_eq!((stream, matches!(what, Arrival::Headers)), (1, kind == HEADERS));
-                    arrived += if let Arrival::Data(bytes) = what { bytes } else { 0 };
+                    arrived += if let Arrival::Data { taken, .. } = what { taken } else { 0 };
                 },
             );
             assert_eq!((read.data, arrived), (taken, taken), "{flags} {payload:?}");
@@ -318,20 +325,24 @@ mod tests {
             most in 1usize..4,
         ) {
             let mut wire = vec![b'p'; 24];
-            let (count, mut want) = (frames.len(), 0);
+            let (count, mut want, mut charged) = (frames.len(), 0, 0);
             for (kind, flags, length) in frames {
                 let payload = vec![1; length];
                 wire.extend(frame(kind, flags, &payload));
                 if kind == DATA {
                     let padding = if flags & PADDED != 0 { length.min(2) } else { 0 };
                     let is_last = flags & END_STREAM != 0;
-                    want += Data { stream: 1, length: (length - padding) as i64, is_last }.taken();
+                    let taken = Data { stream: 1, length: (length - padding) as i64, is_last }.taken();
+                    want += taken;
+                    charged += charge(taken);
                 }
             }
             let (mut received, mut got, mut rest) = (Received::after(24), (0, 0), &wire[..]);
             for cut in cuts.iter().cycle() {
                 let now = &rest[..rest.len().min(*cut)];
-                let arrived = received.read(now, most, &ResetStreams::new(), |_, _| {});
+                let arrived = received.read(now, most, &ResetStreams::new(), |_, what| {
+                    charged -= if let Arrival::Data { charge, .. } = what { charge } else { 0 };
+                });
                 prop_assert!(arrived.bytes == now.len() || (arrived.frames == most && received.ahead() == 0));
                 got = (got.0 + arrived.frames, got.1 + arrived.data);
                 rest = &rest[arrived.bytes..];
@@ -339,7 +350,7 @@ mod tests {
                     break;
                 }
             }
-            prop_assert_eq!(got, (count, want));
+            prop_assert_eq!((got, charged), ((count, want), 0));
         }
 
         #[test]

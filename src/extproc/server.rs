@@ -262,7 +262,7 @@ pub async fn serve_small<S>(
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };
-            metrics.note_goaway(peer, &served);
+            metrics.note_end(peer, &served);
             if let Err(error) = served {
                 tracing::debug!(%peer, %error, "connection ended");
             }

@@ -222,7 +222,7 @@ where
             serve_on(transport, opened, opens, service, room, streams).await
         }
     };
-    metrics.note_goaway(peer, &served);
+    metrics.note_end(peer, &served);
     served
 }
 

@@ -69,6 +69,12 @@ async fn closed_small_port_connection_is_counted_and_logged() {
     settle(|| process.metric("usher_connections_goaway_total") == 1.0).await;
     settle(|| process.logged("connection ended with GOAWAY") == 1).await;
     assert_eq!(process.logged("ENHANCE_YOUR_CALM"), 1, "{:#?}", process.warnings());
+    // One from elsewhere is another line, though it ends for the same reason.
+    let mut raw = Raw::connect_from(ELSEWHERE, process.health, 1 << 20);
+    raw.call(1, "/grpc.health.v1.Health/Check");
+    (0..200).for_each(|_| raw.frame(DATA, 0, 1, &[]));
+    assert!(!raw.is_alive());
+    settle(|| process.logged(&format!("{ELSEWHERE}:")) == 1).await;
 }
 
 /// Acknowledgements of a PING that nobody sent.
