@@ -1,13 +1,18 @@
-//! Pickers that are restarted one after the other, under load and with flow control.
+//! Pickers that are restarted under load and with flow control.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use futures_util::future::join_all;
+use http::Request;
 use serde_json::json;
+use usher::sim::Fault;
 
 use crate::pickers;
-use crate::support::client::{Client, Protocol};
-use crate::support::servers::Servers;
+use crate::support::client::{self, Client, Protocol};
+use crate::support::eventually;
+use crate::support::servers::{SERVERS, Servers};
 use crate::support::usher::Usher;
 use crate::traffic::{chat, post_chat};
 
@@ -49,6 +54,39 @@ async fn ask(envoy: std::net::SocketAddr, client: usize, done: Arc<AtomicBool>) 
         }
     }
     (answered, wrong)
+}
+
+/// Requests that wait at a picker.
+async fn waiting(usher: &Usher) -> usize {
+    let request = Request::get("/metrics").body(client::empty()).unwrap();
+    let page = client::send(usher.port("metrics").await, Protocol::Http1, request).await;
+    let series = page.text().lines().filter(|line| line.starts_with("llm_d_epp_flow_control_queue_size{"));
+    series.map(|line| line.rsplit_once(' ').unwrap().1.parse::<usize>().unwrap()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queued_requests_are_served_by_a_picker_that_stops() {
+    const QUEUED: usize = 5;
+    let servers = Servers::start().await;
+    for index in 0..SERVERS {
+        // Longer than all requests take to come.
+        servers.set_fault(index, &Fault { slow: Some(Duration::from_secs(2)), ..Fault::default() }).await;
+    }
+    let one_at_a_time = FLOW_CONTROL.replace("64", "1");
+    let flags = ["--config-text", &one_at_a_time, "--drain-timeout=60s", "--metrics-endpoint-auth=false"];
+    let usher = Usher::start(&servers.addresses, &flags).await;
+    let envoy = pickers::spread(&[usher.address], &servers.addresses, &[]).await;
+    let ask = || async {
+        let mut connection = Client::connect(envoy.address, Protocol::Http1).await.unwrap();
+        connection.exchange(post_chat(chat(200))).await.map_or(0, |response| response.status.as_u16())
+    };
+    let asked = join_all((0..SERVERS + QUEUED).map(|_| ask()));
+    let stopped = async {
+        eventually("requests that wait", async || (waiting(&usher).await == QUEUED).then_some(())).await;
+        usher.signal("TERM").await;
+    };
+    let (statuses, ()) = futures_util::join!(asked, stopped);
+    assert_eq!(statuses, [200; SERVERS + QUEUED]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
