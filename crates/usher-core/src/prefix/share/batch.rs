@@ -132,7 +132,8 @@ pub fn encode(fingerprint: Fingerprint, origin: OriginId, held: &mut VecDeque<En
             runs.extend_from_slice(&endpoint.0.to_le_bytes());
             runs.extend_from_slice(&(*capacity).min(MAX_CAPACITY).to_le_bytes()[..3]);
             runs.extend_from_slice(&(now.len() as u16).to_le_bytes());
-            hashes.extend(now.into_iter().flat_map(u64::to_le_bytes));
+            hashes.reserve(now.len() * HASH);
+            now.into_iter().for_each(|hash| hashes.extend_from_slice(&hash.to_le_bytes()));
         }
         if !all {
             break;
