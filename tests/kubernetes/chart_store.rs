@@ -60,6 +60,40 @@ fn replicas_with_a_store_are_all_ready() {
 }
 
 #[test]
+fn store_beside_a_plugin_that_shares_state_is_refused() {
+    let Some(helm) = Helm::find() else { return };
+    let labels = "router.modelServers.matchLabels.app=a";
+    let (address, valkey, flag) = (
+        "router.stateStore.address=redis://valkey:6379",
+        "router.stateStore.valkey.enabled=true",
+        "router.epp.flags.state-store=redis://valkey:6379",
+    );
+    let plugin = |kind: &str, key: &str| {
+        let config = "router.epp.pluginsConfig";
+        format!("{config}.plugins[0].type={kind},{config}.plugins[0].name=s,{config}.dataLayer.{key}=s")
+    };
+    let (older, newer) = ("crossReplicaSyncerPluginRef", "crossReplica.syncerPluginRef");
+    for (store, names, kind, key) in [
+        (address, "router.stateStore", "redis-syncer", older),
+        (address, "router.stateStore", "redis-state-store", newer),
+        (valkey, "router.stateStore", "local-syncer", older),
+        (flag, "router.epp.flags.state-store", "local-syncer", newer),
+    ] {
+        let set = format!("{labels},{store},{}", plugin(kind, key));
+        let error = helm.template("models", &["--set", &set]).expect_err(&set);
+        for part in [names, kind, "default-plugins.yaml", "keep one of the two"] {
+            assert!(error.contains(part), "{set}: {error}");
+        }
+    }
+    // One that nothing refers to shares nothing.
+    let unused = format!(
+        "{labels},{address},{},router.epp.pluginsConfig.dataLayer.crossReplica.syncerPluginRef=other",
+        plugin("redis-syncer", older)
+    );
+    assert!(helm.template("models", &["--set", &unused]).is_ok());
+}
+
+#[test]
 fn store_has_its_flags_files_and_a_network_of_its_own() {
     let Some(helm) = Helm::find() else { return };
     let objects = helm.rendered("store");

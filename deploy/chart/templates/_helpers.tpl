@@ -116,18 +116,21 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if or (include "usher.createsPool" .) .Values.router.inferencePool.name -}}true{{- end -}}
 {{- end }}
 
-{{/* "true" where replicas share their load: by these values, a flag or the configuration. */}}
-{{- define "usher.shares" -}}
-{{- $epp := .Values.router.epp -}}
-{{- $config := index (include "usher.files" . | fromYaml) $epp.pluginsConfigFile | default "" | fromYaml -}}
+{{/* Type of the plugin through which the configuration has replicas share their state; empty: it names none. */}}
+{{- define "usher.syncer" -}}
+{{- $config := index (include "usher.files" . | fromYaml) .Values.router.epp.pluginsConfigFile | default "" | fromYaml -}}
 {{- $layer := index $config "dataLayer" | default dict -}}
 {{- /* The newer key wins. */ -}}
 {{- $ref := ($layer.crossReplica | default dict).syncerPluginRef | default $layer.crossReplicaSyncerPluginRef -}}
-{{- $types := list -}}
 {{- range (index $config "plugins" | default list) -}}
-{{- if and $ref (eq (.name | default .type) $ref) -}}{{- $types = append $types .type -}}{{- end -}}
+{{- if and $ref (eq (.name | default .type) $ref) (has .type (list "redis-syncer" "redis-state-store" "local-syncer")) -}}{{ .type }}{{- end -}}
 {{- end -}}
-{{- if or (include "usher.stateStore" .) (index $epp.flags "state-store") (has "redis-syncer" $types) (has "redis-state-store" $types) -}}true{{- end -}}
+{{- end }}
+
+{{/* "true" where replicas share their load: by these values, a flag or the configuration. */}}
+{{- define "usher.shares" -}}
+{{- $syncer := include "usher.syncer" . -}}
+{{- if or (include "usher.stateStore" .) (index .Values.router.epp.flags "state-store") (and $syncer (ne $syncer "local-syncer")) -}}true{{- end -}}
 {{- end }}
 
 {{/* URL of the store, without a password; empty: there is none by these values. */}}

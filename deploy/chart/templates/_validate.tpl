@@ -53,6 +53,11 @@
 {{- fail (printf "router.epp.flags.%s and router.stateStore both name a store: keep one of the two" $name) }}
 {{- end }}
 {{- end }}
+{{- $syncer := include "usher.syncer" . }}
+{{- if and $syncer (or (include "usher.stateStore" .) (index $router.epp.flags "state-store")) }}
+{{- $other := ternary "router.stateStore" "router.epp.flags.state-store" (ne (include "usher.stateStore" .) "") }}
+{{- fail (printf "%s and the plugin %s of %s, to which its dataLayer refers, both say how replicas share state: keep one of the two" $other $syncer $router.epp.pluginsConfigFile) }}
+{{- end }}
 {{- if and (or $store.user $store.passwordSecret.name $store.ca.secretName $store.ca.configMapName $store.clientCertSecret.name) (not $store.address) (not $store.valkey.enabled) }}
 {{- fail "router.stateStore names a user, a password, a CA or a certificate of no store: give its address" }}
 {{- end }}
