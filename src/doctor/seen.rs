@@ -179,8 +179,9 @@ pub struct StateStore {
     pub lacks_prefixes: bool,
     /// `true` if learned state should be handed on and isn't.
     pub lacks_learned: bool,
-    /// Connections that failed or ended since the picker's start, by reason.
-    pub failures: BTreeMap<String, u64>,
+    /// Time of the last failure, in milliseconds since 1970, and its reason, of the connection of each state: `load`,
+    /// `prefixes`, `learned`.
+    pub failed: BTreeMap<String, (u64, String)>,
 }
 
 /// Requests to an endpoint whose cached tokens were compared with what its engine announced.

@@ -50,7 +50,7 @@ pub(super) struct Connector {
 impl Connector {
     /// Counts a failure, and logs it under this message unless it is known. Returns the pause until the next attempt.
     pub(super) fn failed(&self, failure: &Failure, retries: &mut Retries, message: &'static str) -> Duration {
-        self.metrics.failures.with_label_values(&[failure.reason()]).inc();
+        self.metrics.failed(failure.reason());
         let (is_logged, pause) = retries.failed(failure, Instant::now());
         if is_logged {
             let (store, reason) = (&self.store.address, failure.reason());

@@ -1,7 +1,7 @@
 //! `usher_state_store_*` and `usher_replicas_*`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use prometheus::core::Collector;
 use prometheus::proto::Metric;
@@ -15,8 +15,11 @@ use crate::metrics::register;
 /// Numbers of the store and of the replicas that are heard through it.
 #[derive(Clone, Debug)]
 pub struct ReplicasMetrics {
+    /// State whose connection counts its failures here.
+    state: &'static str,
     pub(super) connected: IntGauge,
-    pub(super) failures: IntCounterVec,
+    failures: IntCounterVec,
+    last_failures: GaugeVec,
     pub(super) received: IntCounter,
     pub(super) sent: IntCounter,
     pub(super) messages: IntCounterVec,
@@ -39,12 +42,18 @@ impl ReplicasMetrics {
             "usher_state_store_connected",
             "1 while the state store is connected; 0: this replica knows only its own load.",
         )?;
+        let last_failures = Opts::new(
+            "usher_state_store_last_failure_timestamp_seconds",
+            "Time of the last failure of each connection to the state store, in seconds since 1970, by reason and state: load, prefixes, learned.",
+        );
         let ages = Opts::new(
             "usher_replicas_age_seconds",
             "Time since another replica was last heard through the state store, for five minutes.",
         );
         Ok(Self {
+            state: "load",
             connected: register(registry, connected, None)?,
+            last_failures: register(registry, GaugeVec::new(last_failures, &["state", "reason"])?, None)?,
             failures: counters(
                 "usher_state_store_failures_total",
                 "Connections to the state store that ended or could not be made, by reason.",
@@ -64,6 +73,18 @@ impl ReplicasMetrics {
             prefixes: PrefixMetrics::register(registry)?,
             learned: LearnedMetrics::register(registry)?,
         })
+    }
+
+    /// The same numbers for the connection of another state.
+    pub(super) fn of(self, state: &'static str) -> Self {
+        Self { state, ..self }
+    }
+
+    /// Counts a failure of the connection, and notes its time.
+    pub(super) fn failed(&self, reason: &'static str) {
+        self.failures.with_label_values(&[reason]).inc();
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.last_failures.with_label_values(&[self.state, reason]).set(since.as_secs_f64());
     }
 
     /// The numbers as they are now.

@@ -116,6 +116,7 @@ pub struct PrefixParts {
 pub async fn share_prefixes(store: StateStoreSettings, parts: PrefixParts) {
     let PrefixParts { endpoints, indexes, clock, budget, pool, replica, metrics, warm } = parts;
     let (shown, connected) = (metrics.prefixes.clone(), metrics.prefixes.connected.clone());
+    let metrics = metrics.of("prefixes");
     let connector = connection::Connector { store, name: message::short_name(&replica), metrics };
     let mut stream = stream::Stream::new(connector, key(&pool, "prefixes"), connected, warm);
     let memory = (StreamBound::DEFAULT, &budget);
@@ -143,6 +144,7 @@ pub struct LearnedParts {
 pub async fn share_learned(store: StateStoreSettings, parts: LearnedParts, ending: CancellationToken) {
     let LearnedParts { endpoints, state, pool, replica, metrics, warm } = parts;
     let (learned, connected) = (metrics.learned.clone(), metrics.learned.connected.clone());
+    let metrics = metrics.of("learned");
     let connector = connection::Connector { store, name: message::short_name(&replica), metrics };
     let stream = stream::Stream::new(connector, key(&pool, "learned"), connected, warm);
     learned::LearnedExchange::new(state, endpoints, learned).run(stream, ending).await;

@@ -23,7 +23,7 @@ const FOLDERS: [&str; 3] = ["src", "crates/usher-core/src", "crates/usher-plugin
 type Rare = (&'static str, &'static str, &'static [&'static str], Option<&'static str>);
 
 /// Families of which the pickers of this test need not have a series.
-const RARE: [Rare; 52] = [
+const RARE: [Rare; 53] = [
     ("llm_d_epp_flow_control_revocations_issued_total", "counter", &["inference_pool", "priority"], None),
     ("llm_d_epp_kv_cache_events_removals_skipped_total", "counter", &["cache_kind", "reason"], None),
     ("llm_d_epp_kv_cache_events_stores_skipped_total", "counter", &["cache_kind", "reason"], None),
@@ -82,6 +82,7 @@ const RARE: [Rare; 52] = [
     ("usher_slo_headers_ignored_total", "counter", &["header"], None),
     ("usher_state_store_connected", "gauge", &[], None),
     ("usher_state_store_failures_total", "counter", &["reason"], None),
+    ("usher_state_store_last_failure_timestamp_seconds", "gauge", &["reason", "state"], None),
     ("usher_state_store_received_bytes_total", "counter", &[], None),
     ("usher_state_store_sent_bytes_total", "counter", &[], None),
     ("usher_tokens_text_bytes_total", "counter", &["plugin_name", "source"], None),

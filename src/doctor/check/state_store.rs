@@ -4,7 +4,7 @@ use crate::doctor::finding::{Finding, Outcome};
 use crate::doctor::rules::{self, Rule};
 use crate::doctor::seen::{Observations, StateStore};
 
-/// Remedies by the reason in `usher_state_store_failures_total`. Those of other reasons are in the log.
+/// Remedies by the reason in `usher_state_store_last_failure_timestamp_seconds`. Those of other reasons are in the log.
 const REMEDIES: [(&[&str], &str); 9] = [
     (
         &["connect", "timeout", "closed"],
@@ -42,24 +42,21 @@ pub(super) fn check(seen: &Observations) -> Outcome {
 
 fn away(store: &StateStore) -> Vec<Finding> {
     let lacks = [
-        (store.lacks_prefixes, &rules::STATE_STORE_PREFIXES, "shares no prefixes"),
-        (store.lacks_learned, &rules::STATE_STORE_LEARNED, "hands on no learned state"),
+        (store.lacks_prefixes, "prefixes", &rules::STATE_STORE_PREFIXES, "shares no prefixes"),
+        (store.lacks_learned, "learned", &rules::STATE_STORE_LEARNED, "hands on no learned state"),
     ];
-    let away = (true, &rules::STATE_STORE_AWAY, "is not connected");
+    let away = (true, "load", &rules::STATE_STORE_AWAY, "is not connected");
     let lacks = if store.is_connected { lacks.to_vec() } else { vec![away] };
     let found = lacks.into_iter().filter(|(lacks, ..)| *lacks);
-    found.map(|(_, rule, what)| because_of_failures(store, rule, what)).collect()
+    found.map(|(_, state, rule, what)| because_of_failure(store.failed.get(state), rule, what)).collect()
 }
 
-/// Finding with the most frequent reason of failures, and its remedy.
-fn because_of_failures(store: &StateStore, rule: &'static Rule, lacks: &str) -> Finding {
-    // The first in order of the alphabet, where there is a tie.
-    let most = store.failures.iter().rev().max_by_key(|(_, times)| **times);
-    let Some((reason, times)) = most.filter(|(_, times)| **times > 0) else {
+/// Finding with the reason of the last failure, and its remedy. Those before may be of another cause.
+fn because_of_failure(failed: Option<&(u64, String)>, rule: &'static Rule, lacks: &str) -> Finding {
+    let Some((_, reason)) = failed else {
         return Finding::new(rule, format!("the picker {lacks} yet"));
     };
-    let what = format!("the picker {lacks}; the reason so far, most often ({times} times): {reason}");
-    let finding = Finding::new(rule, what);
+    let finding = Finding::new(rule, format!("the picker {lacks}; the reason of the last failure: {reason}"));
     let remedy = REMEDIES.iter().find(|(reasons, _)| reasons.contains(&reason.as_str()));
     match remedy {
         Some((_, remedy)) => finding.fix(*remedy),
@@ -71,53 +68,53 @@ fn because_of_failures(store: &StateStore, rule: &'static Rule, lacks: &str) -> 
 mod tests {
     use super::*;
 
+    /// A store whose connections of each state failed last at this time for this reason.
+    fn store(is_connected: bool, failed: &[(&str, u64, &str)]) -> StateStore {
+        let failed =
+            failed.iter().map(|(state, at, reason)| ((*state).to_owned(), (*at, (*reason).to_owned())));
+        StateStore { is_connected, failed: failed.collect(), ..StateStore::default() }
+    }
+
     #[test]
-    fn finding_has_the_most_frequent_reason_of_failures() {
-        let store = |is_connected, failures: &[(&str, u64)]| StateStore {
-            is_connected,
-            lacks_prefixes: false,
-            lacks_learned: false,
-            failures: failures.iter().map(|(reason, times)| ((*reason).to_owned(), *times)).collect(),
-        };
+    fn finding_has_the_reason_of_the_last_failure() {
         let lacks_prefixes = |store| StateStore { lacks_prefixes: true, ..store };
         let lacks_learned = |store| StateStore { lacks_learned: true, ..store };
+        let away = |reason| store(false, &[("load", 9, reason), ("prefixes", 10, "connect")]);
         // A store, and words of what is said of it, and of the remedy if it is more than the rule's.
         let table = [
-            (store(true, &[("connect", 7)]), None),
+            (store(true, &[("load", 7, "connect")]), None),
             (store(false, &[]), Some(("is not connected yet", None))),
-            (store(false, &[("connect", 0)]), Some(("is not connected yet", None))),
+            (store(false, &[("learned", 7, "not_permitted")]), Some(("is not connected yet", None))),
             (
-                store(false, &[("closed", 1), ("connect", 35)]),
-                Some(("(35 times): connect", Some("Start the store"))),
+                away("connect"),
+                Some(("is not connected; the reason of the last failure: connect", Some("Start the store"))),
             ),
-            (
-                store(false, &[("closed", 1), ("password", 3)]),
-                Some(("(3 times): password", Some("password-file"))),
-            ),
+            (away("password"), Some(("password", Some("password-file")))),
             (lacks_prefixes(store(true, &[])), Some(("shares no prefixes yet", None))),
             (
-                lacks_prefixes(store(true, &[("not_permitted", 3)])),
+                lacks_prefixes(store(true, &[("load", 180, "connect"), ("prefixes", 5, "out_of_memory")])),
                 Some((
-                    "shares no prefixes; the reason so far, most often (3 times)",
-                    Some("docs/guide/replicas.md"),
+                    "shares no prefixes; the reason of the last failure: out_of_memory",
+                    Some("maxmemory"),
                 )),
+            ),
+            (
+                lacks_prefixes(store(true, &[("prefixes", 3, "not_permitted")])),
+                Some(("not_permitted", Some("docs/guide/replicas.md"))),
             ),
             (lacks_learned(store(true, &[])), Some(("hands on no learned state yet", None))),
             (
-                lacks_learned(store(true, &[("wrong_type", 2)])),
-                Some((
-                    "hands on no learned state; the reason so far, most often (2 times): wrong_type",
-                    None,
-                )),
+                lacks_learned(store(true, &[("learned", 2, "wrong_type"), ("prefixes", 3, "timeout")])),
+                Some(("hands on no learned state; the reason of the last failure: wrong_type", None)),
             ),
             (lacks_learned(lacks_prefixes(store(false, &[]))), Some(("is not connected yet", None))),
-            (store(false, &[("tls", 2)]), Some(("tls", Some("--state-store-ca-file")))),
-            (store(false, &[("read_only", 2)]), Some(("read_only", Some("primary")))),
-            (store(false, &[("version", 2)]), Some(("version", Some("Redis 6.2")))),
-            (store(false, &[("refused", 2)]), Some(("refused", None))),
+            (away("tls"), Some(("tls", Some("--state-store-ca-file")))),
+            (away("read_only"), Some(("read_only", Some("primary")))),
+            (away("version"), Some(("version", Some("Redis 6.2")))),
+            (away("refused"), Some(("refused", None))),
         ];
         for (store, words) in table {
-            let found = away(&store);
+            let found = super::away(&store);
             assert_eq!(found.len(), usize::from(words.is_some()), "{store:?}");
             if let ([found], Some((what, fix))) = (&found[..], words) {
                 assert!(found.what.contains(what), "{}", found.what);
@@ -126,6 +123,6 @@ mod tests {
                 assert!(said.unwrap_or_default().contains(fix.unwrap_or_default()), "{said:?}");
             }
         }
-        assert_eq!(away(&lacks_learned(lacks_prefixes(store(true, &[])))).len(), 2);
+        assert_eq!(super::away(&lacks_learned(lacks_prefixes(store(true, &[])))).len(), 2);
     }
 }

@@ -39,12 +39,12 @@ const AGREEMENT: [&str; 2] = ["usher_precise_prefix_compared_total", "usher_prec
 /// Family that counts prompts whose tokens were asked for, by result.
 const TOKENS: [&str; 1] = ["usher_tokens_rendered_total"];
 
-/// Families of a state store's connections: whether they are there, and failures.
+/// Families of a state store's connections: whether they are there, and when they failed last.
 const STORE: [&str; 4] = [
     "usher_state_store_connected",
     "usher_replicas_prefix_connected",
     "usher_replicas_learned_connected",
-    "usher_state_store_failures_total",
+    "usher_state_store_last_failure_timestamp_seconds",
 ];
 
 /// The page of a picker, with its choices for `model`.
@@ -83,7 +83,11 @@ pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> Pic
                 0 => store.is_connected = value > 0.0,
                 1 => store.lacks_prefixes = value == 0.0,
                 2 => store.lacks_learned = value == 0.0,
-                _ => drop(store.failures.insert(label("reason"), value as u64)),
+                _ => {
+                    let last = store.failed.entry(label("state")).or_default();
+                    let failed = ((value * 1000.0) as u64, label("reason"));
+                    *last = failed.max(std::mem::take(last));
+                }
             }
             return;
         }

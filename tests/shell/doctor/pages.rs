@@ -58,7 +58,8 @@ async fn state_store_is_found_missing_with_its_reason() {
     for (flags, status, what, fix) in table {
         let back = Back::start(flags).await;
         if !what.is_empty() {
-            let failed = format!("usher_state_store_failures_total{{reason=\"{what}\"}}");
+            let labels = format!("{{reason=\"{what}\",state=\"load\"}}");
+            let failed = format!("usher_state_store_last_failure_timestamp_seconds{labels}");
             eventually("a failure", async || back.metrics().await.contains(&failed).then_some(())).await;
         }
         let found = examined(&["--metrics", &back.metrics_url()]).await;
