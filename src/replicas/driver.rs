@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
-use usher_core::endpoints::{InFlightId, Lease, Load, Store};
+use usher_core::endpoints::{Clock, Endpoint, InFlightId, Lease, Load, Store};
 
 use super::link::Event;
 use super::message::{COUNTERS, Count, Counts, EndpointKey, Malformed, Message};
@@ -39,12 +39,24 @@ struct Member {
     load: Arc<Load>,
     /// Uid of its pod.
     uid: Option<String>,
+    /// Requests that this replica had ever sent there at the last look, and until when that is recent.
+    sent: u64,
+    recent: Option<Instant>,
 }
 
 impl Member {
     /// Returns `true` if a replica has a request there.
     fn is_busy(&self) -> bool {
         self.load.in_flight() > 0 || self.load.others() > 0
+    }
+
+    /// Looks for requests that this replica sent there since the last look. They are recent for this long.
+    fn look(&mut self, now: Instant, recent: Duration) {
+        let sent = self.load.sent();
+        if std::mem::replace(&mut self.sent, sent) != sent {
+            self.recent = Some(now + recent);
+        }
+        self.recent = self.recent.filter(|until| *until > now);
     }
 }
 
@@ -80,6 +92,8 @@ pub(super) struct Driver {
     metrics: ReplicasMetrics,
     /// Replicas whose age is shown.
     shown: HashSet<String>,
+    /// Clock of the endpoints.
+    clock: Clock,
 }
 
 impl Driver {
@@ -89,7 +103,7 @@ impl Driver {
             watch::Receiver<Vec<SharedCounter>>,
             Option<Arc<dyn SharedQueue>>,
         ),
-        (origins, publisher): (Origins, Publisher),
+        (origins, publisher, clock): (Origins, Publisher, Clock),
         (outgoing, events): (watch::Sender<Vec<u8>>, mpsc::Receiver<Event>),
         metrics: ReplicasMetrics,
     ) -> Self {
@@ -115,6 +129,7 @@ impl Driver {
             events,
             metrics,
             shown: HashSet::new(),
+            clock,
         };
         driver.count();
         driver
@@ -146,6 +161,13 @@ impl Driver {
             self.count();
         }
         self.follow(now);
+        // Several messages name the endpoint: some may be lost.
+        let recent = self.origins.ttl();
+        let departed = self.departed.iter_mut().map(|(member, _)| member);
+        self.members.iter_mut().chain(departed).for_each(|member| member.look(now, recent));
+        if !self.is_up {
+            self.note_unheard();
+        }
         self.origins.expire(now);
         self.write();
         self.departed.retain(|(member, until)| *until > now || member.is_busy());
@@ -211,12 +233,16 @@ impl Driver {
             return;
         }
         let snapshot = self.store.snapshot();
-        let member = |endpoint: &Arc<usher_core::endpoints::Endpoint>| Member {
-            key: EndpointKey::new(endpoint.identity(), endpoint.address()),
-            load: Arc::clone(endpoint.load()),
-            uid: endpoint.spec().uid.clone(),
+        let before = std::mem::take(&mut self.members);
+        let seen: HashMap<EndpointKey, &Member> = before.iter().map(|member| (member.key, member)).collect();
+        let member = |endpoint: &Arc<Endpoint>| {
+            let key = EndpointKey::new(endpoint.identity(), endpoint.address());
+            let (load, uid) = (Arc::clone(endpoint.load()), endpoint.spec().uid.clone());
+            let seen = seen.get(&key).filter(|seen| Arc::ptr_eq(&seen.load, &load));
+            let (sent, recent) = seen.map_or((0, None), |seen| (seen.sent, seen.recent));
+            Member { key, load, uid, sent, recent }
         };
-        let before = std::mem::replace(&mut self.members, snapshot.endpoints().iter().map(member).collect());
+        self.members = snapshot.endpoints().iter().map(member).collect();
         self.places = self.members.iter().map(|member| member.key).zip(0..).collect();
         self.departed.extend(before.into_iter().map(|member| (member, now + LINGER)));
         self.departed.retain(|(member, _)| !self.places.contains_key(&member.key));
@@ -244,7 +270,10 @@ impl Driver {
                 self.is_up = true;
                 self.publisher.begin();
             }
-            Event::Down => self.is_up = false,
+            Event::Down => {
+                self.is_up = false;
+                self.note_unheard();
+            }
             Event::Message(bytes) => {
                 let result = match Message::decode(&bytes) {
                     Err(Malformed::Version) => "version",
@@ -252,8 +281,10 @@ impl Driver {
                     Ok(mut message) => {
                         let asks = message.asks;
                         self.leave_out_unknown(&mut message);
+                        let named: Vec<EndpointKey> = message.endpoints.iter().map(|(key, _)| *key).collect();
                         match self.origins.take(message, now) {
                             Taken::Counted => {
+                                self.note_sent_elsewhere(&named);
                                 if asks {
                                     self.publisher.answer();
                                 }
@@ -284,16 +315,33 @@ impl Driver {
         self.left_out |= before != (message.endpoints.len(), message.draining.len());
     }
 
+    /// Notes that another replica sent requests to these endpoints.
+    fn note_sent_elsewhere(&self, named: &[EndpointKey]) {
+        let now_ms = self.clock.now_ms();
+        let members = named.iter().filter_map(|key| self.member(*key));
+        members.for_each(|member| member.load.note_sent_elsewhere(now_ms));
+    }
+
+    /// Notes that other replicas may send requests anywhere: nobody is heard.
+    fn note_unheard(&self) {
+        let now_ms = self.clock.now_ms();
+        self.all().for_each(|member| member.load.note_sent_elsewhere(now_ms));
+    }
+
+    /// The endpoint of a key, which may have left.
+    fn member(&self, key: EndpointKey) -> Option<&Member> {
+        match self.places.get(&key) {
+            Some(place) => self.members.get(*place),
+            None => self.departed.iter().map(|(member, _)| member).find(|member| member.key == key),
+        }
+    }
+
     /// Writes the sums that changed.
     fn write(&mut self) {
         let changed = self.origins.changed();
         let mut wrote = false;
         for key in &changed {
-            let member = match self.places.get(key) {
-                Some(place) => self.members.get(*place),
-                None => self.departed.iter().map(|(member, _)| member).find(|member| member.key == *key),
-            };
-            if let Some(member) = member {
+            if let Some(member) = self.member(*key) {
                 self.report(member);
                 wrote = true;
             }
@@ -325,7 +373,7 @@ impl Driver {
         }
     }
 
-    /// Endpoints at which this replica has something in flight.
+    /// Endpoints at which this replica has something in flight, or had lately.
     fn in_flight(&self) -> Vec<(EndpointKey, Counts)> {
         let counts = |member: &Member| {
             let mut counts = Counts::default();
@@ -337,10 +385,11 @@ impl Driver {
             for (into, count) in counts.iter_mut().zip(own.chain(producers)) {
                 *into = count;
             }
-            (member.key, counts)
+            (member.key, counts, member.recent.is_some())
         };
         let all = self.all().map(counts);
-        all.filter(|(_, counts)| *counts != Counts::default()).collect()
+        let named = all.filter(|(_, counts, is_recent)| *is_recent || *counts != Counts::default());
+        named.map(|(key, counts, _)| (key, counts)).collect()
     }
 }
 

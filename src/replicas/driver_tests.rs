@@ -48,6 +48,7 @@ struct Replica {
     shares: watch::Sender<Vec<SharedCounter>>,
     store: Arc<Store>,
     queue: Arc<Queue>,
+    clock: Clock,
     _events: mpsc::Sender<Event>,
 }
 
@@ -66,9 +67,11 @@ impl Replica {
         let (shares, shared) = watch::channel(counters);
         let (outgoing, sent) = watch::channel(Vec::new());
         let (events, taken) = mpsc::channel(1);
+        let clock = Clock::stopped();
         let parts = (
             Origins::new(Origin(origin), TTL),
             Publisher::new(Origin(origin), format!("replica-{origin}"), INTERVAL, TTL),
+            clock.clone(),
         );
         let metrics = ReplicasMetrics::register(&Registry::new()).unwrap();
         let queue = Arc::new(Queue::default());
@@ -76,7 +79,7 @@ impl Replica {
         let mut driver = Driver::new(of, parts, (outgoing, taken), metrics);
         driver.take(Event::Up, Instant::now());
         driver.follow(Instant::now());
-        Self { driver, sent, shares, store, queue, _events: events }
+        Self { driver, sent, shares, store, queue, clock, _events: events }
     }
 
     fn load(&self) -> Arc<Load> {
@@ -278,6 +281,43 @@ async fn requests_at_an_endpoint_that_left_count_until_they_end() {
     now += LINGER;
     b.driver.tick(now);
     assert!(b.driver.departed.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_that_ended_between_messages_is_known_elsewhere() {
+    let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
+    let mut now = Instant::now();
+    a.publish_to(&mut b, now);
+    b.publish_to(&mut a, now);
+    assert_eq!(b.load().sent_elsewhere_ms(), None, "nothing was sent");
+    drop(a.load().book());
+    for second in 1..=5u64 {
+        // Membership that changes makes no request of an older one, nor loses one.
+        let new = EndpointSpec::new(format!("b{second}"), ([10, 0, 0, 2], 8000));
+        a.store.replace(vec![pod("a", "u1"), new]);
+        now += Duration::from_secs(1);
+        b.clock.set(Duration::from_secs(second));
+        a.publish_to(&mut b, now);
+        // As long as some of the messages that say it could be lost.
+        assert_eq!(b.load().sent_elsewhere_ms(), Some(second.min(2) * 1000 + 1), "{second}");
+        assert_eq!((b.load().others(), b.load().sent()), (0, 0));
+    }
+    assert!(b.publish_to(&mut a, now));
+    assert_eq!(a.load().sent_elsewhere_ms(), None, "what it received is not published on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_may_send_requests_while_the_store_is_away() {
+    let mut replica = Replica::new(1, Vec::new());
+    let now = Instant::now();
+    replica.driver.tick(now);
+    assert_eq!(replica.load().sent_elsewhere_ms(), None);
+    for (second, event) in [(1u64, Some(Event::Down)), (2, None), (3, None), (4, Some(Event::Up))] {
+        replica.clock.set(Duration::from_secs(second));
+        event.into_iter().for_each(|event| replica.driver.take(event, now));
+        replica.driver.tick(now);
+        assert_eq!(replica.load().sent_elsewhere_ms(), Some(second.min(3) * 1000 + 1));
+    }
 }
 
 #[tokio::test(start_paused = true)]

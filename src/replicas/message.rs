@@ -15,7 +15,8 @@
 //! | 4, each 8 | priority at which requests wait, the highest first; their number |
 //! | 4, each 16 | priority and flow, a hash of its name; tokens that it got lately |
 //!
-//! Numbers are little-endian; each list has its length in front. Endpoints with nothing in flight are left out.
+//! Numbers are little-endian; each list has its length in front. Endpoints to which nothing was sent lately, and that have
+//! nothing in flight, are left out: one that is there with zeros got requests that have ended.
 //! Without the last list, what the replica said of flows before holds on: it is long, and sent more rarely.
 
 use std::net::SocketAddr;

@@ -57,6 +57,8 @@ pub struct Parts {
     pub endpoints: Arc<Store>,
     /// Counters that are shared; others replace them when the configuration changes.
     pub shared: watch::Receiver<Vec<SharedCounter>>,
+    /// Clock of their readings.
+    pub clock: Clock,
     /// Queue of this replica; `None`: requests never wait.
     pub queue: Option<Arc<dyn SharedQueue>>,
     /// `namespace/name` of the pool.
@@ -69,7 +71,7 @@ pub struct Parts {
 
 /// Shares the load of a pool until it is dropped. The store may be away, also at the start.
 pub async fn share(mut store: StateStoreSettings, exchange: ExchangeSettings, parts: Parts) {
-    let Parts { endpoints, shared, queue, pool, replica, metrics } = parts;
+    let Parts { endpoints, clock, shared, queue, pool, replica, metrics } = parts;
     let origin = message::Origin(rand::random());
     let replica = message::short_name(&replica);
     let interval = exchange.interval.unwrap_or_default().max(driver::INTERVAL);
@@ -87,8 +89,8 @@ pub async fn share(mut store: StateStoreSettings, exchange: ExchangeSettings, pa
         outgoing: newest,
         events,
     };
-    let driver =
-        driver::Driver::new((endpoints, shared, queue), (origins, publisher), (outgoing, taken), metrics);
+    let states = (origins, publisher, clock);
+    let driver = driver::Driver::new((endpoints, shared, queue), states, (outgoing, taken), metrics);
     tokio::join!(link.run(), driver.run());
 }
 

@@ -70,6 +70,11 @@ impl Origins {
         Self { own, ttl, counters: Vec::new(), known, sums, changed: Vec::new(), has_service: false }
     }
 
+    /// Silence after which a state no longer counts.
+    pub(super) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
     /// Sums these counters from now on. What was heard is forgotten: the others have to say it again.
     pub(super) fn count(&mut self, counters: Vec<String>) {
         self.changed.extend(self.sums.drain().map(|(endpoint, _)| endpoint));

@@ -292,7 +292,9 @@ impl<'a> Reader<'a> {
         for load in member.ranks.iter().map(|rank| &rank.load) {
             let none = |gauge: &Gauge| gauge.fresh(now_ms, configured) == Some(0.0);
             work.is_busy |= known(load) > 0 || !none(&load.running) || !none(&load.waiting);
-            work.sent = work.sent.wrapping_add(load.sent());
+            // The time of the others' last request moves with each of theirs.
+            let elsewhere = load.sent_elsewhere_ms().unwrap_or(0);
+            work.sent = work.sent.wrapping_add(load.sent()).wrapping_add(elsewhere);
         }
     }
 }

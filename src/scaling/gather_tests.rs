@@ -191,6 +191,36 @@ fn requests_of_other_replicas_count_beside_what_the_server_reports() {
 }
 
 #[test]
+fn request_of_another_replica_between_two_ticks_is_work() {
+    let (store, group) = (Store::default(), group(vec![Signal::FirstToken]));
+    store.replace(vec![spec("one", 0, &[("tier", "gold")])]);
+    let snapshot = store.snapshot();
+    let load = snapshot.endpoints()[0].load();
+    let mut members = Members::default();
+    members.follow(&group.policy, &snapshot, &store.starting());
+    let at = |now_ms| Freshness { now_ms, configured: SECOND, scraped: SECOND };
+    rest(&snapshot, 1_000);
+    members.learn(at(1_000), Duration::ZERO, true);
+    let seen = |now_ms| {
+        rest(&snapshot, now_ms);
+        let inputs = gather(&group, &members, at(now_ms), vec![0, 1], 0);
+        assert!(!inputs.work[1].is_busy);
+        let first_token = inputs.pods[0].values[0];
+        (inputs.work[1].sent, (!first_token.is_nan()).then_some(first_token))
+    };
+    let before = seen(1_000);
+    assert_eq!((seen(16_000), before.1), (before, Some(0.0)), "nothing happened");
+    load.note_sent_elsewhere(17_000);
+    let after = seen(31_000);
+    assert_ne!(after.0, before.0);
+    assert_eq!(after.1, None, "the other replica has its time");
+    assert_eq!(seen(77_001), (after.0, Some(0.0)));
+    load.first_token.blend(0.5, 80_000);
+    load.note_sent_elsewhere(80_000);
+    assert_eq!(seen(81_000).1, Some(0.5));
+}
+
+#[test]
 fn pod_outside_the_pool_is_busy_until_drained() {
     let (store, group) = (Store::default(), group(vec![Signal::Waiting]));
     let mut members = Members::default();

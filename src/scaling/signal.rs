@@ -26,7 +26,7 @@ pub enum Signal {
     /// Requests that this picker sent and whose response isn't complete; if others send requests, too, those
     /// that the model server reports if more.
     InFlight,
-    /// Seconds from a decision to the first token of a streamed response.
+    /// Seconds from a decision of this picker to the first token of a streamed response.
     FirstToken,
     /// Metric that an extractor of the configuration reads.
     Configured(AttributeId, Join),
@@ -104,8 +104,10 @@ impl Signal {
             Self::KvUsage => load.kv_usage.fresh(now_ms, ages.configured),
             Self::InFlight => in_flight,
             Self::FirstToken => load.first_token.fresh(now_ms, FIRST_TOKEN_WINDOW).or_else(|| {
-                // No first token is awaited there.
-                in_flight.filter(|requests| *requests <= 0.0)
+                // No first token is awaited there, and none came to another replica, which alone has its time.
+                let is_idle =
+                    |requests: &f64| *requests <= 0.0 && !load.is_sent_elsewhere(now_ms, FIRST_TOKEN_WINDOW);
+                in_flight.filter(is_idle)
             }),
             Self::Configured(id, _) => load.attribute(*id).fresh(now_ms, ages.configured),
             Self::Scraped(lease, _) => load.attribute(lease.id()).fresh(now_ms, ages.scraped),

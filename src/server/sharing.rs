@@ -88,6 +88,7 @@ pub(super) fn start(
     };
     let load = Parts {
         endpoints: Arc::clone(&pool.store),
+        clock: pool.clock.clone(),
         shared: pool.counters.subscribe(),
         queue: pool.dispatcher.gate().map(|gate| Arc::clone(gate) as Arc<dyn SharedQueue>),
         pool: name,

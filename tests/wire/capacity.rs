@@ -246,8 +246,9 @@ async fn a_broken_file_changes_nothing_and_is_counted() {
     assert_eq!(group.picker.metric(reason), None);
 }
 
-/// A model server's page of metrics; counts how often its extra metric was asked for.
-fn model_server(tokens: &'static str) -> (u16, Arc<AtomicUsize>) {
+/// A model server's page of metrics, with these waiting and running requests; counts how often its extra metric was
+/// asked for.
+pub fn model_server([waiting, running]: [u32; 2], tokens: &'static str) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, asked) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
     let counted = Arc::clone(&asked);
@@ -259,7 +260,7 @@ fn model_server(tokens: &'static str) -> (u16, Arc<AtomicUsize>) {
             let head = String::from_utf8_lossy(&head[..read]).to_string();
             counted.fetch_add(usize::from(head.contains("tokens_in_work")), Relaxed);
             let page = format!(
-                "vllm:num_requests_waiting 7\nvllm:num_requests_running 3\nvllm:kv_cache_usage_perc 0.5\ntokens_in_work{{e=\"0\"}} {tokens}\ntokens_in_work{{e=\"1\"}} 1\n"
+                "vllm:num_requests_waiting {waiting}\nvllm:num_requests_running {running}\nvllm:kv_cache_usage_perc 0.5\ntokens_in_work{{e=\"0\"}} {tokens}\ntokens_in_work{{e=\"1\"}} 1\n"
             );
             let length = page.len();
             let _ = write!(
@@ -274,7 +275,7 @@ fn model_server(tokens: &'static str) -> (u16, Arc<AtomicUsize>) {
 #[tokio::test]
 async fn any_metric_of_a_page_is_read_while_a_rule_names_it() {
     let select = "--config-text={plugins: [{type: metrics-data-source, parameters: {selectMetrics: true}}, {type: core-metrics-extractor}, {type: queue-scorer}], dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: core-metrics-extractor}]}]}}";
-    let (port, asked) = model_server("41");
+    let (port, asked) = model_server([7, 3], "41");
     let rule = |metric: &str, above: u32| {
         let rule = format!(
             "{{name: up, role: decode, metric: {metric}, comparator: GREATER_THAN, threshold: {above}, step: 2, cooldown: 1h}}"

@@ -42,7 +42,7 @@ pub struct Inputs {
 pub struct Work {
     /// `true` unless pods are known to be idle.
     pub is_busy: bool,
-    /// Total of requests sent to them; any change means a new request.
+    /// Number that changes with each request sent to them, at any replica.
     pub sent: u64,
 }
 

@@ -130,6 +130,8 @@ pub struct Load {
     in_flight: AtomicI64,
     /// Requests that other replicas have in flight there, as they said last.
     others: AtomicI64,
+    /// Time of the last sign that other replicas send requests there; 0: none.
+    sent_elsewhere_ms: AtomicU64,
     /// Requests that this process ever sent there, and how many of them were under way or
     /// done when the last readings were asked for.
     sent: AtomicU64,
@@ -178,6 +180,26 @@ impl Load {
     /// Stores the requests that the other replicas have in flight there, all together.
     pub fn report_others(&self, requests: i64) {
         self.others.store(requests, Relaxed);
+    }
+
+    /// Notes that other replicas sent requests there since the last call, or may have, as they can't be heard.
+    pub fn note_sent_elsewhere(&self, now_ms: u64) {
+        self.sent_elsewhere_ms.store(now_ms, Relaxed);
+    }
+
+    /// Time at which other replicas last sent requests there, or may have, late by some seconds at most: it moves
+    /// with every request of theirs. `None` where none share theirs.
+    pub fn sent_elsewhere_ms(&self) -> Option<u64> {
+        match self.sent_elsewhere_ms.load(Relaxed) {
+            0 => None,
+            at => Some(at),
+        }
+    }
+
+    /// Returns `true` if other replicas sent requests there within `max_age` at `now_ms`, or may have.
+    pub fn is_sent_elsewhere(&self, now_ms: u64, max_age: Duration) -> bool {
+        let at = self.sent_elsewhere_ms();
+        at.is_some_and(|at| u128::from(now_ms.saturating_sub(at)) <= max_age.as_millis())
     }
 
     /// Requests that this process ever sent there. Whoever asks the endpoint for its
