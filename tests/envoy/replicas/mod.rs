@@ -260,6 +260,31 @@ async fn store_that_is_killed_under_load_fails_no_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn store_that_stops_under_load_fails_no_request() {
+    let Some(redis) = Redis::start(&[]).await else { return };
+    let pool = Pool::start(&redis.flag(), &[]).await;
+    let (held, mut load) = (pool.hold().await, pool.load());
+    load.answers(30).await;
+    pool.know_each_other().await;
+    redis.signal("STOP");
+    // It takes connections, and says nothing.
+    for replica in &pool.replicas {
+        replica.is_connected(false).await;
+        eventually("none of the others", async || replica.requests().await.1 == 0).await;
+    }
+    load.answers(90).await;
+    redis.signal("CONT");
+    for replica in &pool.replicas {
+        replica.is_connected(true).await;
+    }
+    pool.know_each_other().await;
+    pool.know_the_same_prefixes().await;
+    assert_eq!(load.end().await, NONE);
+    drop(held);
+    pool.becomes_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_replica_counts_nothing_until_it_goes_on() {
     let Some(redis) = Redis::start(&[]).await else { return };
     let pool = Pool::start(&redis.flag(), &[("- timeout: 5s", "- timeout: 3s")]).await;
