@@ -18,7 +18,7 @@ const STREAM: &[u8] = b"usher:v1:{default/epp}:prefixes";
 const PROMPTS: usize = 12;
 
 /// Picks the endpoint that has most of the prompt, with blocks of this many tokens.
-fn config(block: u32) -> String {
+pub(super) fn config(block: u32) -> String {
     format!(
         "--config-text=
 plugins:
@@ -58,7 +58,7 @@ impl Replica {
     }
 
     /// Waits until it knows as much as another.
-    async fn knows_as(&self, other: &Self) {
+    pub(super) async fn knows_as(&self, other: &Self) {
         eventually("the last block", async || self.known() == other.known()).await;
     }
 
@@ -75,7 +75,7 @@ impl Replica {
     }
 
     /// Sends prompts to the endpoints of theirs, and waits until the store has them.
-    async fn warm(&self, numbers: std::ops::Range<usize>) {
+    pub(super) async fn warm(&self, numbers: std::ops::Range<usize>) {
         for number in numbers {
             let before = self.blocks("sent");
             assert_eq!(self.send(number, Some(pod(number))).await, pod(number));
@@ -83,7 +83,7 @@ impl Replica {
         }
     }
 
-    async fn finds(&self, numbers: std::ops::Range<usize>) {
+    pub(super) async fn finds(&self, numbers: std::ops::Range<usize>) {
         for number in numbers {
             assert_eq!(self.send(number, None).await, pod(number), "{number}");
         }
@@ -101,7 +101,7 @@ impl Replica {
         eventually("its health", serves).await;
     }
 
-    async fn shares_prefixes(&self, shares: bool) {
+    pub(super) async fn shares_prefixes(&self, shares: bool) {
         let is_so = async || self.metric("usher_replicas_prefix_connected") == f64::from(u8::from(shares));
         eventually("prefixes", is_so).await;
     }

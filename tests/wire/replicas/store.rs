@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
+use super::prefixes::config;
 use super::redis::Redis;
 use super::{LEAST_REQUESTS, PODS, Replica, eventually};
 use crate::support::{Picker, Stream};
@@ -185,7 +186,7 @@ async fn with_tls(folder: &Path, rest: &[&str]) -> Option<(Redis, u16)> {
 }
 
 #[tokio::test]
-async fn load_is_shared_over_tls_with_an_authority_of_its_own() {
+async fn state_is_shared_over_tls_with_an_authority_of_its_own() {
     let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     certificates(folder.path());
     certificates(other.path());
@@ -193,10 +194,15 @@ async fn load_is_shared_over_tls_with_an_authority_of_its_own() {
     let Some((_redis, port)) = with_tls(folder.path(), &rest).await else { return };
     let store = format!("--state-store=rediss://:p%40ss@127.0.0.1:{port}/2");
     let trusts = format!("--state-store-ca-file={}", folder.path().join("ca.pem").display());
-    let flags = [LEAST_REQUESTS, &store, &trusts];
+    let config = config(64);
+    let flags = [config.as_str(), &store, &trusts];
     let (a, b) = (Replica::start(&flags).await, Replica::start(&flags).await);
     let _held = a.hold(5, PODS[0]).await;
     b.knows([5, 0]).await;
+    b.shares_prefixes(true).await;
+    a.warm(0..6).await;
+    b.knows_as(&a).await;
+    b.finds(0..6).await;
     assert!(!b.usher.log().mentions("p@ss") && !b.usher.log().mentions("p%40ss"));
     let trusts = format!("--state-store-ca-file={}", other.path().join("ca.pem").display());
     let stranger = Replica::start(&[LEAST_REQUESTS, &store, &trusts]).await;
@@ -219,8 +225,9 @@ async fn store_that_asks_for_a_certificate_gets_the_one_that_is_there() {
     let shows = [("cert", "client.crt"), ("key", "client.key")].map(|(kind, file)| {
         format!("--state-store-client-{kind}-file={}", other.path().join(file).display())
     });
-    let none = Replica::start(&[LEAST_REQUESTS, &store, &trusts]).await;
-    let wrong = Replica::start(&[LEAST_REQUESTS, &store, &trusts, &shows[0], &shows[1]]).await;
+    let config = config(64);
+    let none = Replica::start(&[&config, &store, &trusts]).await;
+    let wrong = Replica::start(&[&config, &store, &trusts, &shows[0], &shows[1]]).await;
     for replica in [&none, &wrong] {
         eventually("a refusal", async || failures(replica, "tls") > 0.0).await;
         let said = |line: &str| line.contains("\"tls\"") && line.contains("--state-store-client-cert-file");
@@ -231,5 +238,7 @@ async fn store_that_asks_for_a_certificate_gets_the_one_that_is_there() {
         std::fs::copy(folder.path().join(file), other.path().join(file)).unwrap();
     }
     wrong.is_connected(true).await;
+    wrong.shares_prefixes(true).await;
+    wrong.warm(0..1).await;
     assert_eq!(none.metric("usher_state_store_connected"), 0.0);
 }
