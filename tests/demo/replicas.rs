@@ -40,6 +40,9 @@ fn replicas_that_share_find_more_in_caches_and_one_may_be_killed() {
     }
     let hits = |run: usize| runs[run]["hit_percent"].as_f64().unwrap();
     assert!(hits(2) > hits(1), "{report}");
+    // Nearly as many as one that knows everything. Three alone find less.
+    assert!(hits(2) >= 0.95 * hits(0), "{report}");
+    assert!(runs[2]["max_over_mean"].as_f64().unwrap() <= 2.0, "{report}");
 
     let staleness = &report["staleness"];
     assert_eq!(staleness["requests"], 20);
@@ -53,8 +56,8 @@ fn replicas_that_share_find_more_in_caches_and_one_may_be_killed() {
     for time in ["counted_seconds", "back_seconds"] {
         assert!((0.0..=20.0).contains(&kill[time].as_f64().unwrap()), "{kill}");
     }
-    // It has more than one that knows nothing: that computes each of the 12 beginnings.
-    assert!(kill["hit_percent"].as_f64().unwrap() > 50.0, "{kill}");
+    let [own, others] = ["hit_percent", "hit_percent_of_others"].map(|hits| kill[hits].as_f64().unwrap());
+    assert!(own >= 0.9 * others && others > 50.0, "{kill}");
 
     let ports = &report["ports"];
     let used =
