@@ -10,7 +10,6 @@ use usher::extproc::exchange::Shared;
 use usher::extproc::metrics::ExtProcMetrics;
 use usher::extproc::parsing::Parsing;
 use usher::flow::{Attempts, Dispatcher, Policy};
-use usher::prefix::Limits;
 use usher::registry::Pipeline;
 use usher::request::Parsers;
 use usher::schedule::{PrefixCaches, Record, SchedulerMetrics, State};
@@ -37,8 +36,7 @@ impl Picker {
         let metrics = SchedulerMetrics::register(&registry).unwrap();
         let state = State::default();
         let pipeline = Pipeline::build(None, false, &metrics, &state).unwrap();
-        let start = || PrefixCaches::start(Limits::default());
-        let caches = state.try_of("approx-prefix-cache-producer", start).unwrap();
+        let (_, caches) = state.all::<PrefixCaches>().remove(0);
         let locator = Arc::new(StoreLocator::new(store, false));
         let hour = Duration::from_secs(3600);
         let (scheduler, stages) = (pipeline.scheduler, pipeline.stages);

@@ -44,13 +44,17 @@ fn prompt(letters: &str) -> Request {
 }
 
 impl Pool {
+    /// The caches of the built-in producer.
     fn caches(&self) -> Arc<PrefixCaches> {
-        self.state.try_of(PRODUCER, || PrefixCaches::start(Limits::default())).unwrap()
+        let mut all = self.state.all::<PrefixCaches>();
+        all.retain(|(name, _)| name.starts_with(PRODUCER));
+        assert_eq!(all.len(), 1);
+        all.remove(0).1
     }
 
     /// Routes a request; what was learned before is known.
     pub(crate) fn ask(&self, request: &Request) -> Routed {
-        self.caches().flush();
+        self.state.settle();
         self.route(request).unwrap()
     }
 
@@ -100,7 +104,7 @@ fn recreated_pod_has_an_empty_cache() {
     let pool = Pool::new(&by_prefix(), of("1"));
     let is_cached = |pool: &Pool| pool.ask(&prompt("abcd")).decision().scores().any(|(_, score)| score > 0.0);
     let cached_blocks = |pool: &Pool| {
-        pool.caches().flush();
+        pool.state.settle();
         let snapshot = pool.store.snapshot();
         pool.state.sweep(&snapshot, NOW);
         snapshot.endpoints()[0].load().cached_blocks()
@@ -195,15 +199,50 @@ fn reloaded_configuration_keeps_the_prefix_index() {
 }
 
 #[test]
+fn blocks_of_another_size_are_never_those_of_the_running_index() {
+    /// Fingerprint and number of blocks of each index that is shared.
+    fn shared(pool: &Pool) -> Vec<(String, usize)> {
+        pool.state.sweep(&pool.store.snapshot(), NOW);
+        pool.state.settle();
+        let caches = pool.state.all::<PrefixCaches>();
+        let shared = caches.iter().filter_map(|(_, caches)| caches.shared());
+        let mut shared: Vec<_> =
+            shared.map(|(fingerprint, writer)| (fingerprint.to_string(), writer.index().entries())).collect();
+        shared.sort_unstable();
+        shared
+    }
+    let config = |tokens: u32| {
+        let producer = format!("- {{type: {PRODUCER}, parameters: {{blockSizeTokens: {tokens}}}}}");
+        by_prefix().replacen("plugins:", &format!("plugins:\n{producer}"), 1)
+    };
+    let mut pool = Pool::new(&config(64), four());
+    let held = pool.ask(&prompt("abcd"));
+    let before = shared(&pool);
+    assert_eq!(before.len(), 1);
+    assert_eq!(before[0].1, 4);
+    // Built, and not taken.
+    drop(pool.reloaded(&config(128)));
+    assert_eq!(shared(&pool), before);
+    pool = pool.reloaded(&config(128));
+    let after = shared(&pool);
+    assert_eq!((after.len(), after[0].1), (1, 0));
+    assert_ne!(after[0].0, before[0].0);
+    let labels = format!("plugin_name=\"{PRODUCER}\",plugin_type=\"{PRODUCER}\"");
+    pool.shows(&format!("llm_d_epp_prefix_indexer_size{{{labels}}} 0"));
+    drop(held);
+    assert_eq!(shared(&pool), after, "the last request of the first configuration");
+}
+
+#[test]
 fn removed_endpoint_is_dropped_from_the_index() {
     let pool = Pool::new(&by_prefix(), four());
     let home = pool.place(&prompt("abcd"));
-    pool.caches().flush();
+    pool.state.settle();
     assert_eq!(pool.caches().index().entries(), 4);
     let others = four().into_iter().filter(|spec| spec.name != home).collect();
     pool.store.replace(others);
     pool.state.sweep(&pool.store.snapshot(), 1);
-    pool.caches().flush();
+    pool.state.settle();
     assert_eq!(pool.caches().index().entries(), 0);
     pool.store.replace(four());
     let routed = pool.reloaded(&by_prefix()).ask(&prompt("abcd"));
@@ -236,7 +275,7 @@ fn hit_metrics_are_exported_under_both_names() {
     }
     // A request without a prompt finds nothing, and doesn't count.
     pool.place(&asking(&[]));
-    pool.caches().flush();
+    pool.state.settle();
     let labels = format!(r#"{{plugin_name="{PRODUCER}",plugin_type="{PRODUCER}"}}"#);
     for (family, labels) in [("llm_d_epp", labels.as_str()), ("inference_extension", "")] {
         pool.shows(&format!("{family}_prefix_indexer_size{labels} 4"));
@@ -262,7 +301,7 @@ fn conditional_request_goes_only_to_a_cached_prefix() {
         "inference error: PreconditionFailed - no decode worker has the requested KV cache"
     );
     // Refused, it was not sent, and nothing was learned.
-    pool.caches().flush();
+    pool.state.settle();
     assert_eq!(pool.route(&conditional("ab")).unwrap_err().code.status(), 412);
     let home = pool.place(&prompt("ab"));
     assert_eq!(pool.place(&conditional("abcd")), home, "some of it is enough");
@@ -287,7 +326,7 @@ fn requests_stick_until_their_endpoint_is_saturated() {
     let filter = "type: prefix-cache-affinity-filter, parameters: {maxTTFTPenaltyMs: 1000, peakPrefillThroughput: 1000}";
     let pool = Pool::new(&profile_of(&[filter, "type: token-load-scorer"]), four());
     let home = pool.place(&prompt("abcd"));
-    pool.caches().flush();
+    pool.state.settle();
     // Each adds a block of 64 tokens to its four. Where nothing is cached it adds five.
     let mut more = ('A'..='Z').map(|letter| prompt(&format!("abcd{letter}")));
     let mut under_way = Vec::new();
@@ -300,7 +339,7 @@ fn requests_stick_until_their_endpoint_is_saturated() {
     assert_eq!(under_way.len(), 16);
     let other = name(&routed);
     drop((routed, under_way));
-    pool.caches().flush();
+    pool.state.settle();
     let place = pool.place(&prompt("abcd"));
     assert!([home, other].contains(&place), "{place} has nothing of it, and those who have it have room");
 }

@@ -169,6 +169,11 @@ impl IndexWriter {
         let _ = self.take(Work::Sweep { slots, now_ms });
     }
 
+    /// Drops everything that was pushed before, unless the queue is full.
+    pub fn clear(&self) {
+        let _ = self.take(Work::Sweep { slots: Vec::new(), now_ms: 0 });
+    }
+
     /// Waits until everything that was pushed before is in the index. For tests: a request
     /// never waits for it.
     pub fn flush(&self) {

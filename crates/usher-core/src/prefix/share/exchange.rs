@@ -110,7 +110,8 @@ impl Exchange {
     }
 
     /// Has these indexes take part, and no others: those of the producers of a configuration. One that comes publishes all that
-    /// it holds. Returns whether one came: the stream has to be read from its end for it.
+    /// it has added. Returns whether one came: the stream has to be read from its end for it. An index has the same
+    /// fingerprint for ever: what it holds is not hashed again.
     pub fn set_members(&mut self, members: &[(Fingerprint, Arc<IndexWriter>)], now_ms: u64) -> bool {
         let mut before = std::mem::take(&mut self.members);
         let mut is_new = false;

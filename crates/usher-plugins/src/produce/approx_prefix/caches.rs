@@ -1,14 +1,14 @@
 //! Assumed content of the endpoints' prefix caches. It outlives a configuration.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use usher_core::endpoints::{Endpoint, Snapshot};
 use usher_core::memory::Budget;
 use usher_core::prefix::share::Fingerprint;
 use usher_core::prefix::{Blocks, IndexWriter, Limits, PrefixIndex};
-use usher_plugin::Persistent;
+use usher_plugin::{Persistent, State};
 
 use super::capacity::Capacities;
 
@@ -17,10 +17,12 @@ use super::capacity::Capacities;
 pub struct PrefixCaches {
     index: Arc<PrefixIndex>,
     writer: Arc<IndexWriter>,
-    capacities: Capacities,
-    /// Fingerprint of the blocks that the latest configuration has hashed.
-    // Taken while a configuration is built, and by who shares with other replicas.
-    fingerprint: Mutex<Option<Fingerprint>>,
+    /// Learned by all that had the plugin's name: they are the same for blocks of any size.
+    capacities: Arc<Capacities>,
+    /// Fingerprint of the blocks; `None`: it is not shared.
+    fingerprint: Option<Fingerprint>,
+    /// Producers that use it: of the configuration that runs, and of one that is built.
+    producers: AtomicUsize,
     /// Blocks of requests under way, and how many they may be.
     kept: Arc<AtomicUsize>,
     most_kept: usize,
@@ -39,47 +41,66 @@ impl PrefixCaches {
     /// `io::Error` if the system can't start another thread.
     pub fn start(limits: Limits) -> io::Result<Self> {
         let index = Arc::new(PrefixIndex::new(limits));
-        Ok(Self::new(IndexWriter::start(Arc::clone(&index))?, index, MOST_KEPT))
+        let writer = IndexWriter::start(Arc::clone(&index))?;
+        Ok(Self::new((index, writer), Arc::default(), None, MOST_KEPT))
     }
 
-    /// An empty index that counts against a memory budget, within its share of that.
+    /// The caches of the producer of this name, as blocks of this fingerprint. Hashes of another one stand for other
+    /// blocks, so that it has caches of its own. They count against the memory budget of the state.
     ///
     /// # Errors
     /// `io::Error` if the system can't start another thread.
-    pub fn start_within(budget: &Arc<Budget>) -> io::Result<Self> {
-        let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share(budget))));
-        let writer = IndexWriter::start_within(Arc::clone(&index), Arc::clone(budget))?;
-        Ok(Self::new(writer, index, most_kept(budget)))
+    pub(super) fn of(state: &State, name: &str, fingerprint: Fingerprint) -> io::Result<Arc<Self>> {
+        let capacities = state.of(name, Capacities::default);
+        let budget = state.budget();
+        state.try_of(&format!("{name} {fingerprint}"), || {
+            let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share(budget))));
+            // A clock that is stopped is that of a simulation, or of a trial.
+            let writer = match state.clock().is_stopped() {
+                true => IndexWriter::inline(Arc::clone(&index), Arc::clone(budget)),
+                false => IndexWriter::start_within(Arc::clone(&index), Arc::clone(budget))?,
+            };
+            Ok(Self::new((index, writer), capacities, Some(fingerprint), most_kept(budget)))
+        })
     }
 
-    /// Caches without a thread, for simulations; see [`IndexWriter::inline`].
-    pub fn inline(budget: &Arc<Budget>) -> Self {
-        let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share(budget))));
-        let writer = IndexWriter::inline(Arc::clone(&index), Arc::clone(budget));
-        Self::new(writer, index, most_kept(budget))
-    }
-
-    fn new(writer: IndexWriter, index: Arc<PrefixIndex>, most_kept: usize) -> Self {
+    fn new(
+        (index, writer): (Arc<PrefixIndex>, IndexWriter),
+        capacities: Arc<Capacities>,
+        fingerprint: Option<Fingerprint>,
+        most_kept: usize,
+    ) -> Self {
         Self {
             writer: Arc::new(writer),
             index,
-            capacities: Capacities::default(),
-            fingerprint: Mutex::default(),
+            capacities,
+            fingerprint,
+            producers: AtomicUsize::new(0),
             kept: Arc::default(),
             most_kept,
         }
     }
 
-    /// Sets how blocks are hashed from now on.
-    pub(super) fn set_fingerprint(&self, fingerprint: Fingerprint) {
-        *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner) = Some(fingerprint);
+    /// A producer begins to use it.
+    pub(super) fn joined(&self) {
+        self.producers.fetch_add(1, Relaxed);
     }
 
-    /// Fingerprint of the blocks and writer of the index, for an exchange with other replicas. `None` before a producer
+    /// A producer uses it no more. Without any other, what is known is dropped with the next sweep, though requests that the
+    /// producer routed may go on: it would take the room of what takes its place.
+    pub(super) fn left(&self) {
+        self.producers.fetch_sub(1, Relaxed);
+    }
+
+    /// Returns `true` if a producer uses it.
+    pub(super) fn is_used(&self) -> bool {
+        self.producers.load(Relaxed) > 0
+    }
+
+    /// Fingerprint of the blocks and writer of the index, for an exchange with other replicas. `None` if no producer
     /// uses it.
     pub fn shared(&self) -> Option<(Fingerprint, Arc<IndexWriter>)> {
-        let fingerprint = *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner);
-        Some((fingerprint?, Arc::clone(&self.writer)))
+        Some((self.fingerprint.filter(|_| self.is_used())?, Arc::clone(&self.writer)))
     }
 
     /// The index.
@@ -148,8 +169,10 @@ fn most_kept(budget: &Budget) -> usize {
 
 impl Persistent for PrefixCaches {
     fn sweep(&self, snapshot: &Snapshot, now_ms: u64) {
+        if !self.is_used() {
+            return self.writer.clear();
+        }
         self.writer.sweep(snapshot, now_ms);
-        self.capacities.sweep(snapshot);
         for endpoint in snapshot.endpoints() {
             endpoint.load().set_cached_blocks(self.index.held(endpoint) as u64);
         }

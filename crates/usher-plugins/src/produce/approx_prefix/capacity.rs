@@ -16,6 +16,7 @@ use usher_core::endpoints::{Endpoint, Slot, Snapshot};
 use usher_core::prefix::Blocks;
 use usher_core::request::Api;
 use usher_core::request::usage::{CacheReports, Usage};
+use usher_plugin::Persistent;
 
 /// The smallest factor: some prefixes stay however full a cache is, and a factor of 0 would
 /// never see a prediction again.
@@ -69,14 +70,6 @@ impl Capacities {
     /// Tokens as engines count them, per estimated token; `None` before the first response.
     pub(super) fn tokens_per_estimate(&self) -> Option<f64> {
         Some(f64::from_bits(self.tokens.load(Relaxed))).filter(|tokens| *tokens > 0.0)
-    }
-
-    /// Drops the endpoints that are not in the snapshot.
-    pub(super) fn sweep(&self, snapshot: &Snapshot) {
-        let mut slots = snapshot.slots().to_vec();
-        slots.sort_unstable();
-        let mut by_slot = self.by_slot.write().unwrap_or_else(PoisonError::into_inner);
-        by_slot.retain(|slot, _| slots.binary_search(slot).is_ok());
     }
 
     /// Notes what is predicted of a request to an endpoint: that it has the first `matched`
@@ -148,6 +141,15 @@ impl Capacities {
         let mean = self.tokens_per_estimate().map_or(tokens, |mean| KEEP * mean + (1.0 - KEEP) * tokens);
         // Of two at once one is lost, which does no harm.
         self.tokens.store(mean.to_bits(), Relaxed);
+    }
+}
+
+impl Persistent for Capacities {
+    fn sweep(&self, snapshot: &Snapshot, _now_ms: u64) {
+        let mut slots = snapshot.slots().to_vec();
+        slots.sort_unstable();
+        let mut by_slot = self.by_slot.write().unwrap_or_else(PoisonError::into_inner);
+        by_slot.retain(|slot, _| slots.binary_search(slot).is_ok());
     }
 }
 

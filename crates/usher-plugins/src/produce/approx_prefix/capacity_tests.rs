@@ -214,7 +214,7 @@ fn removed_endpoint_frees_its_slot_and_factor() {
     bench.window(10, 0);
     let slot = Arc::clone(bench.endpoint.slot());
     let before = Arc::strong_count(&slot);
-    bench.capacities.sweep(&Store::default().snapshot());
+    bench.capacities.sweep(&Store::default().snapshot(), 0);
     assert_eq!((bench.factor(), Arc::strong_count(&slot)), (1.0, before - 1));
     assert_eq!(bench.capacities.effective(&bench.endpoint, 1000), 1000);
 }

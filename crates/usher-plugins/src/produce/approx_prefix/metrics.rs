@@ -31,6 +31,7 @@ pub struct PrefixFamilies {
 
 /// Existing indexes, and their numbers on each scrape.
 struct Indexes {
+    /// The last one of several with the same labels is shown, as long as a producer uses it.
     // Taken when a producer is built and when the metrics are read.
     known: Mutex<Vec<Known>>,
     size: IntGaugeVec,
@@ -160,7 +161,7 @@ impl PrefixFamilies {
         }
     }
 
-    /// Shows an index as long as it is there.
+    /// Shows an index as long as a producer uses it, before an earlier one of this name.
     pub(super) fn show(&self, name: &str, plugin_type: &str, caches: &Arc<PrefixCaches>) {
         let mut known = self.indexes.known.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = [name.to_owned(), plugin_type.to_owned()];
@@ -169,7 +170,7 @@ impl PrefixFamilies {
         if known.iter().any(|known| known.labels == labels && !is_same(known)) {
             self.indexes.forget(&labels);
         }
-        known.retain(|known| known.labels != labels);
+        known.retain(|known| known.labels != labels || !is_same(known));
         known.push(Known { labels, caches: Arc::downgrade(caches) });
     }
 }
@@ -198,14 +199,15 @@ impl Indexes {
     fn read(&self) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|Known { labels, caches }| {
-            let is_there = caches.strong_count() > 0;
-            if !is_there {
+            let is_used = caches.upgrade().is_some_and(|caches| caches.is_used());
+            if !is_used {
                 self.forget(labels);
             }
-            is_there
+            is_used
         });
-        for Known { labels, caches } in known.iter() {
-            let Some(caches) = caches.upgrade() else { continue };
+        for (at, Known { labels, caches }) in known.iter().enumerate() {
+            let is_replaced = known[at + 1..].iter().any(|later| later.labels == *labels);
+            let Some(caches) = caches.upgrade().filter(|_| !is_replaced) else { continue };
             let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
             self.size.with_label_values(labels).set(number(caches.index().entries()));
             self.memory.with_label_values(labels).set(number(caches.index().bytes()));

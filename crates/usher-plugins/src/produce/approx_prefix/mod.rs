@@ -52,14 +52,10 @@ fn multicluster_approx_prefix(cx: &mut BuildContext<'_>) -> Result<PluginParts, 
 fn approx_prefix_of(cx: &mut BuildContext<'_>, plugin_type: &str) -> Result<PluginParts, ConfigError> {
     let params = ApproxPrefixParams::decode(cx.parameters)?;
     let families = cx.family(PrefixFamilies::register)?;
-    let caches = cx.state.try_of(cx.name, || match cx.state.clock().is_stopped() {
-        true => Ok(PrefixCaches::inline(cx.state.budget())),
-        false => PrefixCaches::start_within(cx.state.budget()),
-    });
-    let caches = caches.map_err(|error| {
+    let fingerprint = params.fingerprint((plugin_type, cx.name));
+    let caches = PrefixCaches::of(cx.state, cx.name, fingerprint).map_err(|error| {
         ConfigError::at(cx.at, format!("no thread can be started that fills its index: {error}")).temporary()
     })?;
-    caches.set_fingerprint(params.fingerprint((plugin_type, cx.name)));
     let keys = ApproxPrefixKeys { prefix: cx.produces(), blocks: cx.produces() };
     let names = (cx.name, plugin_type);
     let plugin = Arc::new(ApproxPrefixProducer::new(params, keys, caches, &families, names));
@@ -94,9 +90,16 @@ impl ApproxPrefixProducer {
         families: &PrefixFamilies,
         (name, plugin_type): (&str, &str),
     ) -> Self {
+        caches.joined();
         families.show(name, plugin_type, &caches);
         let hits = families.hits(name, plugin_type);
         Self { keys, learner: Arc::new(Learner { params, caches, hits }) }
+    }
+}
+
+impl Drop for ApproxPrefixProducer {
+    fn drop(&mut self) {
+        self.learner.caches.left();
     }
 }
 
