@@ -8,14 +8,18 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
-use super::failure::{Failure, Retries};
+use super::failure::Failure;
 use super::metrics::ReplicasMetrics;
 use super::resp::{self, Decoder, Value};
+use super::retries::{NamedCauses, Retries};
 use crate::scrape::{TlsClient, TlsSettings};
 use crate::settings::{StateStoreSettings, StoreAddress, StorePassword};
 
 /// Time for a connection, its TLS and its first commands.
 pub(super) const CONNECT: Duration = Duration::from_secs(5);
+
+/// Line of the log for a failure that all kinds of state have in common.
+const AWAY: &str = "state store is away; requests go on, by what this replica knows itself";
 
 /// Bytes of a password file at most.
 const MOST_PASSWORD: u64 = 64 << 10;
@@ -45,24 +49,38 @@ pub(super) struct Connector {
     /// Name of this replica in the server's list of clients.
     pub(super) name: String,
     pub(super) metrics: ReplicasMetrics,
+    /// Causes of failures that the log has named.
+    pub(super) named: NamedCauses,
 }
 
 impl Connector {
-    /// Counts a failure, and logs it under this message unless it is known. Returns the pause until the next attempt.
+    /// Counts a failure, and logs it unless it is known: under this message if only this kind of state is concerned.
+    /// Returns the pause until the next attempt.
     pub(super) fn failed(&self, failure: &Failure, retries: &mut Retries, message: &'static str) -> Duration {
         self.metrics.failed(failure.reason());
-        let (is_logged, pause) = retries.failed(failure, Instant::now());
+        let message = if failure.is_of_store() { AWAY } else { message };
+        let (is_logged, pause) = retries.failed(failure, message, Instant::now());
         if is_logged {
-            let (store, reason) = (&self.store.address, failure.reason());
-            tracing::warn!(%store, reason, error = %failure, "{message}");
+            self.warn(failure, message);
         }
         pause
+    }
+
+    fn warn(&self, failure: &Failure, message: &'static str) {
+        let (store, reason) = (&self.store.address, failure.reason());
+        tracing::warn!(%store, reason, error = %failure, "{message}");
     }
 
     /// A connection to the primary, signed in and at its database.
     pub(super) async fn connect(&self) -> Result<Connection, Failure> {
         let password = self.password().await?;
         let mut connection = Connection::over(self.open().await?);
+        let signed_in = self.sign_in(&mut connection, password).await;
+        signed_in.map_err(|failure| Failure::SignIn(Box::new(failure)))?;
+        Ok(connection)
+    }
+
+    async fn sign_in(&self, connection: &mut Connection, password: Option<String>) -> Result<(), Failure> {
         let mut hello: Vec<&[u8]> = vec![b"HELLO", b"3"];
         if let Some(password) = &password {
             let user = self.store.user.as_deref().unwrap_or("default");
@@ -70,14 +88,14 @@ impl Connector {
         }
         let client = format!("usher-{}", self.name);
         hello.extend([&b"SETNAME"[..], client.as_bytes()]);
-        match self.ask(&mut connection, &hello).await? {
+        match self.ask(connection, &hello).await? {
             Value::Error(words) => return Err(Failure::refused(&words, true)),
             reply => is_primary(&reply)?,
         }
         if self.store.db > 0 {
-            self.ask_plainly(&mut connection, &[b"SELECT", self.store.db.to_string().as_bytes()]).await?;
+            self.ask_plainly(connection, &[b"SELECT", self.store.db.to_string().as_bytes()]).await?;
         }
-        Ok(connection)
+        Ok(())
     }
 
     async fn open(&self) -> Result<Box<dyn Stream>, Failure> {

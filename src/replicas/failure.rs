@@ -4,22 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::resp;
-use crate::cluster::Backoff;
-
-/// Time after which the same failure is logged again.
-const REPEATED: Duration = Duration::from_secs(600);
-
-/// Time for which a connection has to last until its next failure is logged, whatever it is.
-const SETTLED: Duration = Duration::from_secs(10);
-
-/// Pauses after a failure that may end by itself: a store that is back is found within half a second.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
-
-/// Pauses after a failure that only a change of the configuration or the store ends.
-const LONG_PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
 /// Longest part of a server's words that is repeated.
 const MOST_WORDS: usize = 200;
@@ -75,6 +60,9 @@ pub(super) enum Failure {
     Protocol(#[from] resp::Malformed),
     #[error("the server refused a command: {0}")]
     Refused(String),
+    /// One of these before anything could be asked for.
+    #[error("{0}")]
+    SignIn(Box<Failure>),
 }
 
 impl Failure {
@@ -135,80 +123,29 @@ impl Failure {
             Self::Version(_) => "version",
             Self::Protocol(_) => "protocol",
             Self::Refused(_) => "refused",
+            Self::SignIn(failure) => failure.reason(),
         }
     }
 
     /// Returns `true` if it lasts until the configuration or the store is changed.
     pub(super) fn needs_somebody(&self) -> bool {
-        !matches!(self, Self::Connect(_) | Self::Timeout(_) | Self::Closed(_) | Self::Loading)
-    }
-}
-
-/// Pauses between connections, and which of their failures are logged.
-#[derive(Debug)]
-pub(super) struct Retries {
-    short: Backoff,
-    long: Backoff,
-    log: LogFilter,
-}
-
-impl Default for Retries {
-    fn default() -> Self {
-        let [short, long] = [PAUSES, LONG_PAUSES].map(|(first, most)| Backoff::new(first, most));
-        Self { short, long, log: LogFilter::default() }
-    }
-}
-
-impl Retries {
-    /// Returns `true` if a connection is to be logged, as its absence was.
-    pub(super) fn connected(&mut self) -> bool {
-        self.log.connected()
-    }
-
-    /// A connection has ended after this time.
-    pub(super) fn lasted(&mut self, time: Duration) {
-        if time >= SETTLED {
-            self.log.settled();
-            self.short.reset();
-            self.long.reset();
+        match self {
+            Self::Connect(_) | Self::Timeout(_) | Self::Closed(_) | Self::Loading => false,
+            Self::SignIn(failure) => failure.needs_somebody(),
+            _ => true,
         }
     }
 
-    /// Returns whether a failure is to be logged, and the pause until the next attempt.
-    pub(super) fn failed(&mut self, failure: &Failure, now: Instant) -> (bool, Duration) {
-        let pauses = if failure.needs_somebody() { &mut self.long } else { &mut self.short };
-        (self.log.failed(failure.reason(), now), pauses.next(&mut rand::rng()))
-    }
-}
-
-/// Decides which failures are logged.
-#[derive(Debug, Default)]
-struct LogFilter {
-    last: Option<(&'static str, Instant)>,
-    /// The last log line is a failure.
-    is_down: bool,
-}
-
-impl LogFilter {
-    /// Returns `true` if a failure is to be logged.
-    fn failed(&mut self, reason: &'static str, now: Instant) -> bool {
-        let is_known = self
-            .last
-            .is_some_and(|(last, at)| last == reason && now.saturating_duration_since(at) < REPEATED);
-        if !is_known {
-            (self.last, self.is_down) = (Some((reason, now)), true);
-        }
-        !is_known
-    }
-
-    /// Returns `true` if a connection is to be logged: the one after a failure that was logged.
-    fn connected(&mut self) -> bool {
-        std::mem::take(&mut self.is_down)
-    }
-
-    /// A connection has lasted.
-    fn settled(&mut self) {
-        self.last = None;
+    /// Returns `true` if it is one of the store, and not of the commands of one kind of state.
+    pub(super) fn is_of_store(&self) -> bool {
+        !matches!(
+            self,
+            Self::NotPermitted(_)
+                | Self::Memory(_)
+                | Self::WrongType(_)
+                | Self::Protocol(_)
+                | Self::Refused(_)
+        )
     }
 }
 
@@ -262,6 +199,21 @@ mod tests {
     }
 
     #[test]
+    fn failures_of_one_kind_of_state_are_told_from_those_of_the_store() {
+        for words in
+            [&b"NOPERM no permissions to run the 'xadd' command"[..], b"OOM", b"WRONGTYPE", b"ERR syntax"]
+        {
+            let failure = Failure::refused(words, false);
+            assert!(!failure.is_of_store() && failure.needs_somebody(), "{failure}");
+            let at_first = Failure::SignIn(Box::new(failure));
+            assert!(at_first.is_of_store() && at_first.needs_somebody(), "{at_first}");
+        }
+        let loading = Failure::SignIn(Box::new(Failure::Loading));
+        assert!(loading.is_of_store() && !loading.needs_somebody());
+        assert_eq!(loading.reason(), "loading");
+    }
+
+    #[test]
     fn late_tls_refusal_is_no_closed_connection() {
         let ended = |kind: io::ErrorKind| Failure::ended(kind.into()).reason();
         assert_eq!(ended(io::ErrorKind::InvalidData), "tls");
@@ -276,19 +228,5 @@ mod tests {
         for failure in [failure, Failure::refused(b"WRONGPASS hunter2", true)] {
             assert!(!failure.to_string().contains("hunter2"), "{failure}");
         }
-    }
-
-    #[test]
-    fn failures_are_logged_once_per_change_of_cause() {
-        let (mut log, now) = (LogFilter::default(), Instant::now());
-        assert!(!log.connected() && log.failed("closed", now));
-        assert!(!log.failed("closed", now));
-        assert!(log.failed("connect", now) && !log.failed("connect", now));
-        assert!(log.failed("connect", now + REPEATED), "somebody may have missed it");
-        assert!(log.connected());
-        assert!(!log.failed("connect", now + REPEATED), "a server that comes and goes fills no log");
-        assert!(!log.connected());
-        log.settled();
-        assert!(log.failed("connect", now + REPEATED));
     }
 }

@@ -7,8 +7,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connection::{CONNECT, Connection, Connector, is_primary};
-use super::failure::{Failure, Retries};
+use super::failure::Failure;
 use super::resp::Value;
+use super::retries::Retries;
 
 /// Interval at which the server is asked whether it still is the primary.
 const CHECK: Duration = Duration::from_secs(5);
@@ -39,28 +40,29 @@ pub(super) struct Link {
 impl Link {
     /// Connects, serves the connection, and begins again when it ends; never returns while events are heard.
     pub(super) async fn run(mut self) {
-        let (mut retries, mut is_first) = (Retries::default(), true);
+        let (mut retries, mut is_first) = (Retries::new(self.connector.named.clone()), true);
         while !self.events.is_closed() {
             let connected = timeout(CONNECT, self.connect()).await.unwrap_or(Err(Failure::Timeout(CONNECT)));
             let failure = match connected {
                 Err(failure) => failure,
                 Ok(connection) => {
-                    if retries.connected() | std::mem::take(&mut is_first) {
+                    let began = Instant::now();
+                    if retries.connected(began) | std::mem::take(&mut is_first) {
                         tracing::info!(store = %self.connector.store.address, "state store connected");
                     }
-                    let began = Instant::now();
                     self.connector.metrics.connected.set(1);
                     // What was not sent before is old: this event brings a new message.
                     self.outgoing.mark_unchanged();
                     let _ = self.events.send(Event::Up).await;
-                    let failure = self.serve(connection).await;
+                    let (failure, last) = self.serve(connection).await;
                     self.connector.metrics.connected.set(0);
                     let _ = self.events.send(Event::Down).await;
-                    retries.lasted(began.elapsed());
+                    retries.connected(last);
+                    retries.ended(began);
                     failure
                 }
             };
-            let message = "state store is away; requests go on, by the load that this replica knows itself";
+            let message = "load is not shared; requests go on, by the load that this replica knows itself";
             let pause = self.connector.failed(&failure, &mut retries, message);
             tokio::time::sleep(pause).await;
         }
@@ -74,12 +76,13 @@ impl Link {
         Ok(connection)
     }
 
-    /// Passes messages on both ways until the connection fails.
-    async fn serve(&mut self, mut connection: Connection) -> Failure {
-        let mut served = Served { due: None, last: None, check: Instant::now() + CHECK };
+    /// Passes messages on both ways until the connection fails. Returns the time of the last reply as well.
+    async fn serve(&mut self, mut connection: Connection) -> (Failure, Instant) {
+        let now = Instant::now();
+        let mut served = Served { due: None, last: None, check: now + CHECK, replied: now };
         loop {
             if let Err(failure) = self.step(&mut connection, &mut served).await {
-                return failure;
+                return (failure, served.replied);
             }
         }
     }
@@ -161,6 +164,7 @@ impl Link {
             reply => {
                 served.due = None;
                 is_primary(&reply)?;
+                served.replied = Instant::now();
             }
         }
         Ok(())
@@ -175,6 +179,8 @@ struct Served {
     last: Option<Instant>,
     /// Time at which the server is asked what it is.
     check: Instant,
+    /// Time of the last reply.
+    replied: Instant,
 }
 
 #[cfg(test)]
@@ -188,6 +194,7 @@ mod tests {
 
     use super::super::metrics::ReplicasMetrics;
     use super::super::resp::Decoder;
+    use super::super::retries::NamedCauses;
     use super::*;
     use crate::settings::{StateStoreSettings, StoreAddress};
 
@@ -199,6 +206,7 @@ mod tests {
                 store: StateStoreSettings::at(address),
                 name: "a".to_owned(),
                 metrics: ReplicasMetrics::register(&Registry::new()).unwrap(),
+                named: NamedCauses::default(),
             },
             channel: "c".to_owned(),
             timeout: Duration::from_secs(1),
@@ -231,7 +239,7 @@ mod tests {
             theirs.write_all(b":1\r\n").await.unwrap();
         }
         theirs.write_all(b"%1\r\n+role\r\n+replica\r\n").await.unwrap();
-        assert_eq!(served.await.unwrap().reason(), "read_only");
+        assert_eq!(served.await.unwrap().0.reason(), "read_only");
     }
 
     /// A server that sends messages without end, and no reply.
@@ -278,6 +286,6 @@ mod tests {
             assert!(begin.elapsed() < Duration::from_secs(10), "it would wait for ever");
             advance(Duration::from_millis(10)).await;
         }
-        assert_eq!(served.await.unwrap().reason(), "timeout");
+        assert_eq!(served.await.unwrap().0.reason(), "timeout");
     }
 }

@@ -25,6 +25,7 @@ mod prefixes;
 mod publisher;
 mod queue;
 mod resp;
+mod retries;
 mod stream;
 mod turns;
 
@@ -44,6 +45,7 @@ pub use driver::SharedCounter;
 pub use metrics::{ReplicasMetrics, Report};
 pub use prefixes::Indexes;
 pub use queue::{FlowService, QueueState, SharedQueue};
+pub use retries::NamedCauses;
 
 /// Time in which the store has to confirm a message, unless it is configured.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -67,11 +69,13 @@ pub struct Parts {
     pub replica: String,
     /// Numbers of the exchange.
     pub metrics: ReplicasMetrics,
+    /// Causes of failures that the log has named, of all kinds of state.
+    pub named: NamedCauses,
 }
 
 /// Shares the load of a pool until it is dropped. The store may be away, also at the start.
 pub async fn share(mut store: StateStoreSettings, exchange: ExchangeSettings, parts: Parts) {
-    let Parts { endpoints, clock, shared, queue, pool, replica, metrics } = parts;
+    let Parts { endpoints, clock, shared, queue, pool, replica, metrics, named } = parts;
     let origin = message::Origin(rand::random());
     let replica = message::short_name(&replica);
     let interval = exchange.interval.unwrap_or_default().max(driver::INTERVAL);
@@ -83,7 +87,7 @@ pub async fn share(mut store: StateStoreSettings, exchange: ExchangeSettings, pa
     let (events, taken) = mpsc::channel(EVENTS);
     let channel = channel(&pool, store.db);
     let link = link::Link {
-        connector: connection::Connector { store, name: replica, metrics: metrics.clone() },
+        connector: connection::Connector { store, name: replica, metrics: metrics.clone(), named },
         channel,
         timeout: exchange.timeout.unwrap_or(TIMEOUT),
         outgoing: newest,
@@ -110,16 +114,18 @@ pub struct PrefixParts {
     pub replica: String,
     /// Numbers of the exchange.
     pub metrics: ReplicasMetrics,
+    /// Causes of failures that the log has named, of all kinds of state.
+    pub named: NamedCauses,
     /// Signalled when the start needs to wait no longer for the blocks that other replicas published before.
     pub warm: oneshot::Sender<()>,
 }
 
 /// Shares the prefixes of a pool until it is dropped. The store may be away, also at the start.
 pub async fn share_prefixes(store: StateStoreSettings, parts: PrefixParts) {
-    let PrefixParts { endpoints, indexes, clock, budget, pool, replica, metrics, warm } = parts;
+    let PrefixParts { endpoints, indexes, clock, budget, pool, replica, metrics, named, warm } = parts;
     let (shown, connected) = (metrics.prefixes.clone(), metrics.prefixes.connected.clone());
     let metrics = metrics.of("prefixes");
-    let connector = connection::Connector { store, name: message::short_name(&replica), metrics };
+    let connector = connection::Connector { store, name: message::short_name(&replica), metrics, named };
     let mut stream = stream::Stream::new(connector, key(&pool, "prefixes"), connected, warm);
     let memory = (StreamBound::DEFAULT, &budget);
     let mut prefixes = prefixes::Prefixes::new(memory, clock, indexes, endpoints, shown);
@@ -138,16 +144,18 @@ pub struct LearnedParts {
     pub replica: String,
     /// Numbers of the exchange.
     pub metrics: ReplicasMetrics,
+    /// Causes of failures that the log has named, of all kinds of state.
+    pub named: NamedCauses,
     /// Signalled when the start needs to wait no longer for what other replicas learned before.
     pub warm: oneshot::Sender<()>,
 }
 
 /// Hands on what plugins of a pool learned, until `ending` and a last time then. The store may be away, also at the start.
 pub async fn share_learned(store: StateStoreSettings, parts: LearnedParts, ending: CancellationToken) {
-    let LearnedParts { endpoints, state, pool, replica, metrics, warm } = parts;
+    let LearnedParts { endpoints, state, pool, replica, metrics, named, warm } = parts;
     let (learned, connected) = (metrics.learned.clone(), metrics.learned.connected.clone());
     let metrics = metrics.of("learned");
-    let connector = connection::Connector { store, name: message::short_name(&replica), metrics };
+    let connector = connection::Connector { store, name: message::short_name(&replica), metrics, named };
     let stream = stream::Stream::new(connector, key(&pool, "learned"), connected, warm);
     learned::LearnedExchange::new(state, endpoints, learned).run(stream, ending).await;
 }

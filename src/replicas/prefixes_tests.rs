@@ -14,6 +14,7 @@ use super::super::connection::{Connection, Connector};
 use super::super::entries;
 use super::super::metrics::ReplicasMetrics;
 use super::super::resp::{Decoder, Value};
+use super::super::retries::NamedCauses;
 use super::super::stream::PAGE;
 use super::super::turns::take_turns;
 use super::*;
@@ -147,6 +148,7 @@ impl Replica {
             store: StateStoreSettings::at(StoreAddress::Unix("/no/such/socket".into())),
             name: "a".to_owned(),
             metrics: ReplicasMetrics::register(&Registry::new()).unwrap(),
+            named: NamedCauses::default(),
         };
         let (ready, warm) = oneshot::channel();
         let indexes: Indexes = Box::new(move || vec![(fingerprint, Arc::clone(&writer))]);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::failure::{Failure, Retries};
+use super::failure::Failure;
+use super::retries::Retries;
 use super::stream::Stream;
 
 /// Whether there is something to share.
@@ -38,7 +39,7 @@ pub(super) trait Shared {
 
 /// Takes turns for ever.
 pub(super) async fn take_turns<S: Shared>(stream: &mut Stream, shared: &mut S) {
-    let (mut retries, mut is_first) = (Retries::default(), true);
+    let (mut retries, mut is_first) = (Retries::new(stream.connector.named.clone()), true);
     loop {
         let readiness = shared.readiness();
         if readiness == Readiness::Nothing {
@@ -53,7 +54,7 @@ pub(super) async fn take_turns<S: Shared>(stream: &mut Stream, shared: &mut S) {
         let began = Instant::now();
         let ended = serve(stream, shared, &mut retries, &mut is_first).await;
         stream.disconnect();
-        retries.lasted(began.elapsed());
+        retries.ended(began);
         if let Err(failure) = ended {
             if failure.needs_somebody() {
                 stream.is_warm();
@@ -81,7 +82,7 @@ async fn serve<S: Shared>(
         let began = Instant::now();
         next = began + shared.turn(stream).await?;
         // A store that refuses to write connects all the same.
-        if retries.connected() | std::mem::take(is_first) {
+        if retries.connected(Instant::now()) | std::mem::take(is_first) {
             tracing::info!(store = %stream.connector.store.address, "{}", S::SHARED);
         }
         stream.connected.set(1);

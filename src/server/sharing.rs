@@ -13,7 +13,8 @@ use crate::endpoints::Store;
 use crate::extproc::health::HealthState;
 use crate::registry::{Origin as Declared, Resolved, Sharing};
 use crate::replicas::{
-    LearnedParts, Parts, PrefixParts, ReplicasMetrics, SharedQueue, share, share_learned, share_prefixes,
+    LearnedParts, NamedCauses, Parts, PrefixParts, ReplicasMetrics, SharedQueue, share, share_learned,
+    share_prefixes,
 };
 use crate::schedule::PrefixCaches;
 use crate::settings::{ExchangeSettings, ServeSettings, StateStoreSettings};
@@ -57,7 +58,7 @@ pub(super) fn start(
 ) -> Result<ReplicasMetrics, RunError> {
     let name = format!("{}/{}", settings.pool.namespace, settings.pool.label());
     let replica = origin::place(&settings.pool);
-    let metrics = ReplicasMetrics::register(registry)?;
+    let (metrics, named) = (ReplicasMetrics::register(registry)?, NamedCauses::default());
     let (warm, warmed) = oneshot::channel();
     let (warm_learned, learned) = oneshot::channel();
     if !health.view().warm {
@@ -71,6 +72,7 @@ pub(super) fn start(
         pool: name.clone(),
         replica: replica.clone(),
         metrics: metrics.clone(),
+        named: named.clone(),
         warm: warm_learned,
     };
     let state = Arc::clone(pool.state());
@@ -81,6 +83,7 @@ pub(super) fn start(
         pool: name.clone(),
         replica: replica.clone(),
         metrics: metrics.clone(),
+        named: named.clone(),
         indexes: Box::new(move || {
             state.all::<PrefixCaches>().iter().filter_map(|(_, caches)| caches.shared()).collect()
         }),
@@ -94,6 +97,7 @@ pub(super) fn start(
         pool: name,
         replica,
         metrics: metrics.clone(),
+        named,
     };
     background.run(share_prefixes(store.clone(), prefixes));
     // Has something to do at the end.

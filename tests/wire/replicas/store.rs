@@ -19,9 +19,10 @@ fn failures(replica: &Replica, reason: &str) -> f64 {
 async fn assert_said_once(replica: &Replica, reason: &str, part: &str) {
     eventually(reason, async || failures(replica, reason) >= 3.0).await;
     let log = replica.usher.log();
-    let line = log.find(0, reason, |line| line.contains(AWAY).then(|| line.to_owned())).await;
-    assert!(line.contains(&format!("\"reason\":\"{reason}\"")) && line.contains(part), "{line}");
-    assert_eq!(log.count(AWAY), 1);
+    let said = format!("\"reason\":\"{reason}\"");
+    let line = log.find(0, reason, |line| line.contains(&said).then(|| line.to_owned())).await;
+    assert!(line.contains("WARN") && line.contains(part), "{line}");
+    assert_eq!(log.count(&said), 1);
 }
 
 /// Two replicas, of which the first holds five requests at the first endpoint, and the second knows them.
@@ -84,12 +85,18 @@ async fn wrong_password_is_one_line_until_its_file_has_the_right_one() {
     let file = folder.path().join("password");
     std::fs::write(&file, "hunter2\n").unwrap();
     let (store, password) = (redis.flag(), format!("--state-store-password-file={}", file.display()));
-    let replica = Replica::start(&[LEAST_REQUESTS, &store, &password]).await;
+    let replica = Replica::start(&[&config(64), &store, &password]).await;
+    // Of load and of prefixes.
+    eventually("retries", async || failures(&replica, "password") >= 6.0).await;
     assert_said_once(&replica, "password", "wrong user or password").await;
     replica.pick().await;
     std::fs::write(&file, "right\n").unwrap();
     replica.is_connected(true).await;
-    assert!(!replica.usher.log().mentions("hunter2"));
+    let log = replica.usher.log();
+    for recovered in ["state store connected", "prefixes are shared"] {
+        log.find(0, recovered, |line| line.contains(recovered).then_some(())).await;
+    }
+    assert!(!log.mentions("hunter2"));
     let none = Replica::start(&[LEAST_REQUESTS, &store]).await;
     assert_said_once(&none, "password", "a password is asked for").await;
 }
