@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
-use tokio::time::Instant;
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time::{Instant, timeout};
 
 use super::failure::Failure;
 use super::metrics::ReplicasMetrics;
@@ -17,6 +17,9 @@ use crate::settings::{StateStoreSettings, StoreAddress, StorePassword};
 
 /// Time for a connection, its TLS and its first commands.
 pub(super) const CONNECT: Duration = Duration::from_secs(5);
+
+/// Time for a connection to one of its addresses: where packets are dropped, nothing says that there will be none.
+const REACH: Duration = Duration::from_secs(1);
 
 /// Line of the log for a failure that all kinds of state have in common.
 const AWAY: &str = "state store is away; requests go on, by what this replica knows itself";
@@ -105,7 +108,7 @@ impl Connector {
             }
             StoreAddress::Tcp { tls, host, port } => (*tls, host, *port),
         };
-        let stream = TcpStream::connect((host.as_str(), port)).await.map_err(Failure::Connect)?;
+        let stream = reach(host, port).await.map_err(Failure::Connect)?;
         stream.set_nodelay(true).map_err(Failure::Connect)?;
         if !tls {
             return Ok(Box::new(stream));
@@ -190,6 +193,19 @@ impl Connector {
     }
 }
 
+/// A connection to the first address of a host that takes one.
+async fn reach(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut error = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+    for address in lookup_host((host, port)).await? {
+        match timeout(REACH, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(refused)) => error = refused,
+            Err(_) => error = io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {REACH:?}")),
+        }
+    }
+    Err(error)
+}
+
 /// Checks the reply to `HELLO`: on a replica messages would reach nobody, and parts of clusters and sentinels are
 /// not what later messages need.
 pub(super) fn is_primary(reply: &Value) -> Result<(), Failure> {
@@ -199,5 +215,34 @@ pub(super) fn is_primary(reply: &Value) -> Result<(), Failure> {
     match reply.field(b"role") {
         Some(b"master" | b"primary") | None => Ok(()),
         Some(_) => Err(Failure::ReadOnly),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+    use tokio::net::TcpSocket;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn address_that_drops_packets_is_given_up_after_a_second() {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let address = listener.local_addr().unwrap();
+        // Nobody takes these, so that there is no room for more.
+        let waits = Duration::from_millis(100);
+        let taken = || std::net::TcpStream::connect_timeout(&address, waits);
+        let _held: Vec<_> = std::iter::from_fn(|| taken().ok()).collect();
+        let connector = Connector {
+            store: StateStoreSettings::at(StoreAddress::tcp(false, &address.to_string()).unwrap()),
+            name: "a".to_owned(),
+            metrics: ReplicasMetrics::register(&Registry::new()).unwrap(),
+            named: NamedCauses::default(),
+        };
+        let began = Instant::now();
+        let failure = timeout(CONNECT, connector.connect()).await.unwrap().err().unwrap();
+        assert_eq!((failure.reason(), began.elapsed()), ("connect", REACH), "{failure}");
     }
 }
