@@ -69,6 +69,13 @@ impl Connector {
         pause
     }
 
+    /// Logs a refusal with which a connection goes on, unless it is known.
+    pub(super) fn refused(&self, failure: &Failure, message: &'static str) {
+        if self.named.is_new((failure.reason(), message), Instant::now()) {
+            self.warn(failure, message);
+        }
+    }
+
     fn warn(&self, failure: &Failure, message: &'static str) {
         let (store, reason) = (&self.store.address, failure.reason());
         tracing::warn!(%store, reason, error = %failure, "{message}");

@@ -25,8 +25,8 @@ use crate::settings::{StateStoreSettings, StoreAddress, StorePassword};
 struct Script {
     entries: Vec<(EntryId, Vec<u8>)>,
     last: u64,
-    /// Reply to `XADD` in place of an id.
-    refusal: Option<&'static str>,
+    /// Commands that it refuses, and its words.
+    refused: (&'static [&'static [u8]], &'static str),
     trims: usize,
 }
 
@@ -67,11 +67,10 @@ impl Script {
     fn reply(&mut self, command: &[Value]) -> Vec<u8> {
         let words: Vec<&[u8]> = command.iter().filter_map(Value::text).collect();
         let id = |at: usize| entries::id(words[at]).unwrap();
+        let (refused, why) = self.refused;
         match words[0] {
-            b"XADD" => match self.refusal {
-                Some(words) => format!("-{words}\r\n").into_bytes(),
-                None => text(self.add(words[4]).to_string().as_bytes()),
-            },
+            command if refused.contains(&command) => format!("-{why}\r\n").into_bytes(),
+            b"XADD" => text(self.add(words[4]).to_string().as_bytes()),
             b"XREAD" => {
                 let count: usize = std::str::from_utf8(words[2]).unwrap().parse().unwrap();
                 let found: Vec<_> = self.entries.iter().filter(|(at, _)| *at > id(5)).take(count).collect();
@@ -293,14 +292,38 @@ async fn store_without_memory_is_read_and_gets_the_batch_later() {
     let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
     a.add(&[1]);
     a.turn(100).await.unwrap();
-    stream.lock().unwrap().refusal = Some("OOM command not allowed when used memory > 'maxmemory'.");
+    stream.lock().unwrap().refused = (&[b"XADD"], "OOM command not allowed when used memory > 'maxmemory'.");
     b.add(&[2]);
     assert_eq!(b.turn(100).await.unwrap_err().reason(), "out_of_memory");
     assert_eq!(b.found(&[1]), 1);
-    stream.lock().unwrap().refusal = None;
+    stream.lock().unwrap().refused = Default::default();
     b.turn(200).await.unwrap();
     a.turn(300).await.unwrap();
     assert_eq!(a.found(&[2]), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_that_refuses_to_write_warms_up_a_start_all_the_same() {
+    let stream = Arc::<Mutex<Script>>::default();
+    let mut a = Replica::new(&stream, 16);
+    // More than one turn reads.
+    for number in 1..=40 {
+        a.add(&[number]);
+        a.turn(number * 100).await.unwrap();
+    }
+    stream.lock().unwrap().refused =
+        (&[b"EXPIRE", b"XTRIM", b"XADD"], "MISCONF Redis is configured to save RDB snapshots");
+    let mut b = Replica::new(&stream, 16);
+    b.add(&[99]);
+    b.turn(50).await.unwrap();
+    assert!(b.warm.try_recv().is_err());
+    assert_eq!(b.turn(100).await.unwrap_err().reason(), "refused");
+    assert!(b.warm.try_recv().is_ok());
+    assert_eq!((b.found(&[1]), b.found(&[40])), (1, 1));
+    stream.lock().unwrap().refused = (&[b"EXPIRE"], "NOPERM User u has no permissions");
+    b.turn(200).await.unwrap();
+    a.turn(10_000).await.unwrap();
+    assert_eq!(a.found(&[99]), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -33,6 +33,11 @@ pub struct NamedCauses {
 }
 
 impl NamedCauses {
+    /// Returns `true` if a refusal that ends no connection is to be logged.
+    pub(super) fn is_new(&self, cause: Cause, now: Instant) -> bool {
+        self.name(cause, None, now).0
+    }
+
     /// Names a cause, unless it was named after `forgotten`, and not long ago. Returns whether it is to be logged now,
     /// and the time at which it was.
     fn name(&self, cause: Cause, forgotten: Option<Instant>, now: Instant) -> (bool, Instant) {

@@ -76,7 +76,9 @@ impl Stream {
         let page = self.page(&command, 1, entries::of_range).await?;
         let Some(id) = page.entries.first().map(|entry| entry.id) else { return Ok(None) };
         if page.is_cut {
-            self.trim(EntryId { seq: id.seq.saturating_add(1), ..id }).await?;
+            let behind = EntryId { seq: id.seq.saturating_add(1), ..id }.to_string();
+            let message = "the state store does not drop an entry that is too long to come in time";
+            self.attempt("XTRIM", &[b"MINID", behind.as_bytes()], message).await?;
         }
         Ok(Some(id))
     }
@@ -152,7 +154,9 @@ impl Stream {
 
     /// Has the store keep it for a day from now.
     pub(super) async fn keep(&mut self) -> Result<(), Failure> {
-        self.ask("EXPIRE", &[EXPIRY]).await.map(drop)
+        let message =
+            "the state store does not keep a stream for a day: without replicas it stays, or goes earlier";
+        self.attempt("EXPIRE", &[EXPIRY], message).await
     }
 
     /// Reply to `TIME`: an error where the store's user may not ask for it.
@@ -164,6 +168,22 @@ impl Stream {
     async fn ask(&mut self, command: &str, arguments: &[&[u8]]) -> Result<Value, Failure> {
         let key = self.key.clone();
         self.send(&[&[command.as_bytes(), key.as_bytes()], arguments].concat()).await
+    }
+
+    /// Has a command of this key carried out without which state is shared as well: a refusal is logged under this
+    /// message, and ends nothing.
+    async fn attempt(
+        &mut self,
+        command: &str,
+        arguments: &[&[u8]],
+        message: &'static str,
+    ) -> Result<(), Failure> {
+        let key = self.key.clone();
+        let reply = self.reply(&[&[command.as_bytes(), key.as_bytes()], arguments].concat()).await?;
+        if let Value::Error(words) = reply {
+            self.connector.refused(&Failure::refused(&words, false), message);
+        }
+        Ok(())
     }
 
     async fn send(&mut self, command: &[&[u8]]) -> Result<Value, Failure> {
