@@ -163,7 +163,7 @@ impl PrefixMetrics {
         };
         let warm_up_seconds = Gauge::new(
             "usher_replicas_prefix_warm_up_seconds",
-            "Time that the last read of the stream from its end took, at the start or after a gap.",
+            "Time that the last read of the stream from its end took, as at the start.",
         )?;
         Ok(Self {
             connected: gauge(

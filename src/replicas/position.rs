@@ -8,7 +8,7 @@ use usher_core::prefix::share::{EntryId, WarmUp};
 /// for long may find that the entries behind its last one were trimmed.
 #[derive(Debug, Default)]
 pub(super) struct Position {
-    /// Last entry that was read; `None`: new entries are read once the end of the stream was.
+    /// Last entry that was read; `None`: new entries are read once the end of the stream was; 0-0: the whole stream is new.
     last: Option<EntryId>,
     /// Last entry that this replica added.
     added: Option<EntryId>,
@@ -45,34 +45,30 @@ impl Position {
     }
 
     /// This replica has added an entry. Returns `true` if all has to be published again: the entry is in another stream than what
-    /// was read, as ids grow.
+    /// was read, as ids grow. That one is read from its beginning.
     pub(super) fn added(&mut self, id: EntryId) -> bool {
         self.added = Some(id);
         self.witness.get_or_insert(id);
         let is_other = self.last.is_some_and(|last| id <= last);
         if is_other {
-            (self.last, self.witness) = (None, Some(id));
-            self.begin();
+            (self.last, self.witness) = (Some(EntryId::default()), Some(id));
         }
         is_other
     }
 
     /// Compares with the oldest entry of the stream; `None`: it has none. Returns `true` if all that this replica
-    /// had added at the last look is gone.
+    /// had added at the last look is gone. After a gap the stream is read from its beginning, as all of it is new.
     pub(super) fn is_lost(&mut self, oldest: Option<EntryId>) -> bool {
         let is_gone = |id: EntryId| oldest.is_none_or(|oldest| id < oldest);
-        let is_lost = self.witness.is_some_and(is_gone);
         // Behind 0-0 is the whole stream, whatever its beginning is.
         let has_gap = self.last.is_some_and(|last| last != EntryId::default() && is_gone(last));
+        let is_lost = self.witness.is_some_and(is_gone);
         if is_lost {
             self.added = None;
         }
         self.witness = self.added;
         if has_gap {
-            self.last = None;
-        }
-        if is_lost || has_gap {
-            self.begin();
+            self.last = Some(EntryId::default());
         }
         is_lost
     }
@@ -110,22 +106,23 @@ mod tests {
     }
 
     #[test]
-    fn end_is_read_again_after_a_gap() {
+    fn stream_is_read_from_its_beginning_after_a_gap() {
         let mut position = position();
         assert!(!position.added(id(30)) && !position.is_lost(Some(id(8))));
         assert!(!position.is_lost(Some(id(20))), "the last of our entries is there");
-        assert_eq!((position.after(), position.warm_up.is_some()), (None, true));
+        assert_eq!((position.after(), position.warm_up.is_some()), (Some(EntryId::default()), false));
+        assert!(position.read(id(20)));
     }
 
     #[test]
     fn lost_stream_is_noticed_once_if_it_was_replaced() {
         let mut position = position();
         assert!(position.is_lost(None));
-        assert_eq!((position.after(), position.warm_up.is_some()), (None, true));
+        assert_eq!(position.after(), Some(EntryId::default()));
         assert!(!position.is_lost(None), "nothing has been added since");
         let mut position = self::position();
         assert!(position.read(id(20)) && position.is_lost(Some(id(20))));
-        assert_eq!((position.after(), position.warm_up.is_some()), (Some(id(20)), true));
+        assert_eq!(position.after(), Some(id(20)), "all behind the last entry was read");
     }
 
     #[test]
@@ -141,7 +138,7 @@ mod tests {
     fn stream_of_a_clock_that_went_back_is_another_one() {
         let mut position = position();
         assert!(position.added(id(3)));
-        assert_eq!((position.after(), position.warm_up.is_some()), (None, true));
+        assert_eq!(position.after(), Some(EntryId::default()));
     }
 
     #[test]

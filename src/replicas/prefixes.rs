@@ -2,7 +2,7 @@
 //!
 //! One connection takes turns: new entries are read, new blocks are added, and the stream is trimmed. Turns are short, so
 //! that no batch waits for a reply of another kind; while the store is slow, blocks wait in the index's queue, and the
-//! oldest are dropped. At the start, and after a gap, the stream is read from its end.
+//! oldest are dropped. At the start the stream is read from its end; after a gap all of it is new, and read in its order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,6 +123,7 @@ impl Prefixes {
             return Ok(());
         }
         let oldest = stream.oldest().await?;
+        self.exchange.begins_at(oldest);
         if self.position.is_lost(oldest) {
             self.exchange.publish_all();
         }
@@ -141,6 +142,7 @@ impl Prefixes {
             let id = stream.add(None, b"b", batch).await?;
             self.pending = None;
             if id.is_some_and(|id| self.position.added(id)) {
+                self.exchange.begins_at(None);
                 self.exchange.publish_all();
             }
             tokio::task::yield_now().await;

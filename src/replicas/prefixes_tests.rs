@@ -167,7 +167,11 @@ impl Replica {
     }
 
     fn add(&self, hashes: &[u64]) {
-        self.index.add(&self.store.snapshot().endpoints()[0], hashes, 31_250);
+        self.add_within(31_250, hashes);
+    }
+
+    fn add_within(&self, capacity: usize, hashes: &[u64]) {
+        self.index.add(&self.store.snapshot().endpoints()[0], hashes, capacity);
     }
 
     /// Takes a turn at this time.
@@ -324,6 +328,21 @@ async fn store_that_refuses_to_write_warms_up_a_start_all_the_same() {
     b.turn(200).await.unwrap();
     a.turn(10_000).await.unwrap();
     assert_eq!(a.found(&[99]), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn blocks_behind_a_gap_are_found_where_endpoints_are_full() {
+    let stream = Arc::<Mutex<Script>>::default();
+    let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));
+    for replica in [&mut a, &mut b] {
+        replica.add_within(4, &[1, 2, 3, 4]);
+        replica.turn(100).await.unwrap();
+    }
+    stream.lock().unwrap().entries.clear();
+    a.add_within(4, &[5]);
+    a.turn(5300).await.unwrap();
+    b.turn(5300).await.unwrap();
+    assert_eq!((b.found(&[5]), b.prefixes.exchange.counts().restored), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]

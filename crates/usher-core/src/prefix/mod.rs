@@ -26,6 +26,6 @@ pub use hash::Blocks;
 pub(crate) use hash::chain;
 pub use index::{
     EndpointBlocks, EndpointId, EngineIndex, EngineMatch, EngineStatus, Export, Limits, Matched, OriginId,
-    PrefixIndex, TierWeights, Updates,
+    PrefixIndex, Restored, TierWeights, Updates,
 };
 pub use index_writer::{IndexWriter, IndexWriterCounts};

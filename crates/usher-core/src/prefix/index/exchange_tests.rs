@@ -232,16 +232,17 @@ fn restored_blocks_are_oldest_and_evict_nothing() {
     let to = index(0);
     let restore = |endpoint: &Arc<Endpoint>, capacity: u32, hashes: &[u64]| {
         let held = EndpointBlocks { endpoint: EndpointId::of(endpoint), capacity, hashes: hashes.to_vec() };
-        to.restore(endpoint, &held)
+        let Restored { added, fits } = to.restore(endpoint, &held);
+        (added, fits)
     };
-    assert!(restore(a, 8, &[1, 2, 3]), "the newest entry comes first");
-    assert!(restore(a, 100, &[1, 4]));
-    assert!(restore(a, 100, &[1, 4]), "twice is as good as once");
+    assert_eq!(restore(a, 8, &[1, 2, 3]), (3, true), "the newest entry comes first");
+    assert_eq!(restore(a, 100, &[1, 4]), (1, true));
+    assert_eq!(restore(a, 100, &[1, 4]), (0, true), "twice is as good as once");
     to.add(b, &[1], 10);
     assert_eq!(listed(&to, a), keys(&[1, 2, 3, 4]));
     assert!(to.import(origin(1), &published(a, &[9, 4]), 1, MINUTE));
     assert!(!to.is_full(a));
-    assert!(!restore(a, 100, &[5, 6, 7, 8]), "it holds eight, as the newest entry says");
+    assert_eq!(restore(a, 100, &[5, 6, 7, 8]), (3, false), "it holds eight, as the newest entry says");
     assert_eq!(listed(&to, a), keys(&[9, 4, 1, 2, 3, 5, 6, 7]));
     assert!(to.is_full(a) && !to.is_full(b));
     to.add(a, &[1, 10], 5);
@@ -262,7 +263,7 @@ fn long_imports_keep_the_order_of_a_prompt() {
     let (imported, restored, added) = (index(0), index(0), index(0));
     let prompt: Vec<u64> = (1..1000).collect();
     assert!(imported.import(origin(1), &published(a, &prompt), 1, MINUTE));
-    assert!(restored.restore(a, &published(a, &prompt)[0].1));
+    assert_eq!(restored.restore(a, &published(a, &prompt)[0].1), Restored { added: 999, fits: true });
     added.add(a, &prompt, 31_250);
     for index in [&imported, &restored, &added] {
         assert_eq!(listed(index, a), keys(&prompt));

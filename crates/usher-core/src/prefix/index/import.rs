@@ -98,27 +98,41 @@ fn source_of(origins: &mut HashMap<OriginId, Origin>, id: OriginId, expires_ms: 
     Some(source)
 }
 
+/// Result of [`restore`](super::PrefixIndex::restore).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// Blocks that were not held before, and are now.
+    pub added: usize,
+    /// All are held, or their endpoint is gone.
+    pub fits: bool,
+}
+
 /// Adds blocks behind those that an endpoint holds, as far as there is room without evicting others.
-/// Returns whether there was.
-pub(super) fn restore(holders: &Holders, endpoint: &Endpoint, held: &EndpointBlocks) -> bool {
+pub(super) fn restore(holders: &Holders, endpoint: &Endpoint, held: &EndpointBlocks) -> Restored {
+    let mut restored = Restored { added: 0, fits: true };
     let mut first = true;
     for hashes in held.hashes.chunks(AT_ONCE) {
-        let Some(holder) = holders.holder(endpoint) else { return true };
+        let Some(holder) = holders.holder(endpoint) else { return restored };
         let mut now = holder.lock();
         if now.dropped {
-            return true;
+            return restored;
         }
         if std::mem::take(&mut first) && now.recent.len() == 0 && held.capacity > 0 {
             now.set_capacity(held.capacity as usize, false);
         }
         let before = now.recent.bytes();
-        let has_room = hashes.iter().map(|hash| Key::of(*hash)).all(|key| {
-            now.recent.confirm(key, RESTORED) || holders.add_oldest(&holder, &mut now, key, RESTORED)
+        restored.fits = hashes.iter().map(|hash| Key::of(*hash)).all(|key| {
+            if now.recent.confirm(key, RESTORED) {
+                return true;
+            }
+            let is_added = holders.add_oldest(&holder, &mut now, key, RESTORED);
+            restored.added += usize::from(is_added);
+            is_added
         });
         holders.resized(before, now.recent.bytes());
-        if !has_room {
-            return false;
+        if !restored.fits {
+            break;
         }
     }
-    true
+    restored
 }

@@ -35,6 +35,7 @@ use lru::{OWN, PUBLISHED};
 pub use endpoint_blocks::{EndpointBlocks, EndpointId, OriginId};
 pub use engine::{EngineIndex, EngineMatch, EngineStatus, TierWeights};
 pub use export::Export;
+pub use import::Restored;
 pub use limits::Limits;
 pub use matched::Matched;
 pub use updates::Updates;
@@ -214,8 +215,8 @@ impl PrefixIndex {
     }
 
     /// Takes what was published earlier than all that an endpoint holds: its blocks become the oldest ones,
-    /// and those that are held stay where they are. It evicts nothing. Returns `false` if not all found room.
-    pub fn restore(&self, endpoint: &Endpoint, held: &EndpointBlocks) -> bool {
+    /// and those that are held stay where they are. It evicts nothing.
+    pub fn restore(&self, endpoint: &Endpoint, held: &EndpointBlocks) -> Restored {
         import::restore(&self.holders, endpoint, held)
     }
 

@@ -113,6 +113,15 @@ impl StreamBound {
         self.segments.front().map(|first| first.first)
     }
 
+    /// Takes the oldest entry that there is; `None`: there is none. What was before it is gone.
+    pub fn begins_at(&mut self, oldest: Option<EntryId>) {
+        let is_gone = |segment: &Segment| oldest.is_none_or(|oldest| segment.last < oldest);
+        while let Some(first) = self.segments.front().copied().filter(is_gone) {
+            self.segments.pop_front();
+            self.bytes -= first.bytes;
+        }
+    }
+
     /// Forgets what is known: the stream is another one.
     pub fn clear(&mut self) {
         *self = Self::new(self.limit);

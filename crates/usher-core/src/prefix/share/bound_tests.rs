@@ -82,3 +82,15 @@ fn reading_backwards_ends_where_the_bound_is_full() {
     bound.clear();
     assert_eq!((bound.bytes(), bound.trim()), (0, None));
 }
+
+#[test]
+fn entries_that_others_dropped_are_not_counted() {
+    let mut bound = StreamBound::new(1 << 20);
+    (0..100).for_each(|number| bound.entry(id(number), 4096 - StreamBound::ENTRY as usize));
+    bound.begins_at(Some(id(0)));
+    assert_eq!(bound.bytes(), 100 << 12);
+    bound.begins_at(Some(id(60)));
+    assert_eq!(bound.bytes(), 40 << 12);
+    bound.begins_at(None);
+    assert_eq!((bound.bytes(), bound.trim()), (0, None));
+}

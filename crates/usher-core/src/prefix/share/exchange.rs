@@ -171,9 +171,13 @@ impl Exchange {
         batch
     }
 
+    /// Takes the oldest entry of the stream; `None`: it has none.
+    pub fn begins_at(&mut self, oldest: Option<EntryId>) {
+        self.bound.begins_at(oldest);
+    }
+
     /// Publishes everything again: the stream was lost.
     pub fn publish_all(&mut self) {
-        self.bound.clear();
         self.members.iter_mut().for_each(|member| member.publisher.publish_all(member.writer.index()));
     }
 
@@ -307,11 +311,16 @@ impl Exchange {
 
     /// Returns `false` if not all found room.
     fn restore_known(&mut self, at: usize, known: &[(Arc<Endpoint>, EndpointBlocks)]) -> bool {
-        let blocks = blocks(known);
-        self.counts.restored += blocks as u64;
-        self.members[at].writer.import(blocks, |index| {
-            known.iter().fold(true, |all, (endpoint, held)| index.restore(endpoint, held) && all)
-        })
+        let (mut added, mut fit) = (0, true);
+        self.members[at].writer.import(blocks(known), |index| {
+            for (endpoint, held) in known {
+                let restored = index.restore(endpoint, held);
+                added += restored.added;
+                fit &= restored.fits;
+            }
+        });
+        self.counts.restored += added as u64;
+        fit
     }
 
     /// Returns `true` if no index has room for an older block of any endpoint.

@@ -243,6 +243,7 @@ fn lost_stream_is_published_again() {
     replica.add(0, &[1, 2]);
     let batch = replica.poll(100).remove(0);
     replica.exchange.receive(id(1), &batch, 100);
+    replica.exchange.begins_at(None);
     replica.exchange.publish_all();
     assert_eq!((replica.exchange.stream_bytes(), replica.poll(200).len()), (0, 1));
 }
