@@ -57,12 +57,13 @@ impl Position {
     }
 
     /// Compares with the oldest entry of the stream; `None`: it has none. Returns `true` if all that this replica
-    /// had added at the last look is gone. After a gap the stream is read from its beginning, as all of it is new.
+    /// had added at the last look is gone, or, where it had added nothing, all that it had read. After a gap the stream is
+    /// read from its beginning, as all of it is new.
     pub(super) fn is_lost(&mut self, oldest: Option<EntryId>) -> bool {
         let is_gone = |id: EntryId| oldest.is_none_or(|oldest| id < oldest);
         // Behind 0-0 is the whole stream, whatever its beginning is.
         let has_gap = self.last.is_some_and(|last| last != EntryId::default() && is_gone(last));
-        let is_lost = self.witness.is_some_and(is_gone);
+        let is_lost = self.witness.map_or(has_gap, is_gone);
         if is_lost {
             self.added = None;
         }
@@ -123,6 +124,20 @@ mod tests {
         let mut position = self::position();
         assert!(position.read(id(20)) && position.is_lost(Some(id(20))));
         assert_eq!(position.after(), Some(id(20)), "all behind the last entry was read");
+    }
+
+    #[test]
+    fn replica_that_has_added_nothing_notices_a_lost_stream_by_what_it_read() {
+        let read = || {
+            let mut position = Position::default();
+            position.found_end(id(7));
+            position
+        };
+        for oldest in [None, Some(id(9))] {
+            let mut position = read();
+            assert!(position.is_lost(oldest) && !position.is_lost(oldest), "once");
+        }
+        assert!(!read().is_lost(Some(id(7))));
     }
 
     #[test]

@@ -346,6 +346,24 @@ async fn blocks_behind_a_gap_are_found_where_endpoints_are_full() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn lost_stream_gets_the_blocks_of_replicas_that_are_gone_again() {
+    let stream = Arc::<Mutex<Script>>::default();
+    let mut a = Replica::new(&stream, 16);
+    a.add(&[1, 2]);
+    a.turn(100).await.unwrap();
+    drop(a);
+    let mut b = Replica::new(&stream, 16);
+    b.turn(50).await.unwrap();
+    assert_eq!(b.prefixes.exchange.counts().restored, 2);
+    stream.lock().unwrap().entries.clear();
+    b.turn(5300).await.unwrap();
+    b.turn(5500).await.unwrap();
+    let mut c = Replica::new(&stream, 16);
+    c.turn(50).await.unwrap();
+    assert_eq!(c.found(&[1, 2]), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn stream_stays_within_its_bound() {
     let stream = Arc::<Mutex<Script>>::default();
     let (mut a, mut b) = (Replica::new(&stream, 16), Replica::new(&stream, 16));

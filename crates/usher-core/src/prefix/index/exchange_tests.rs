@@ -163,6 +163,33 @@ fn export_has_what_this_process_added_and_is_still_held() {
     assert_eq!(all(6), [(10, keys(&[5])), (3, keys(&[1, 2]))]);
 }
 
+#[test]
+fn export_of_a_lost_stream_has_restored_blocks_that_no_other_has_published() {
+    let here = pool(&["a", "b", "c"]);
+    let [a, b, c] = [0, 1, 2].map(|at| &here.endpoints()[at]);
+    let index = index(100);
+    for (endpoint, hashes) in [(a, [1, 2]), (b, [3, 4]), (c, [5, 6])] {
+        index.restore(endpoint, &published(endpoint, &hashes)[0].1);
+    }
+    index.add(a, &[7], 10);
+    assert!(index.import(origin(1), &published(b, &[3, 8]), 1, MINUTE));
+    let exported = |number| {
+        let mut export = index.export_lost(100, origin(number));
+        std::iter::from_fn(|| index.export_next(&mut export))
+            .map(|held| keys(&held.hashes))
+            .collect::<Vec<_>>()
+    };
+    let mut all = exported(1);
+    all.sort_by_key(|keys| std::cmp::Reverse(keys.len()));
+    assert_eq!(all[0], keys(&[7, 1, 2]));
+    assert_eq!(all.concat().len(), 6, "the other has published one of them, and will publish its own");
+    index.republish(Some(0));
+    assert_eq!(exported(1).concat().len(), 7, "the stream has it no more");
+    assert!((2..20).any(|number| exported(number)[0] != exported(1)[0]), "each begins elsewhere");
+    assert!(index.import(origin(2), &published(a, &[1, 2, 7]), 1, MINUTE));
+    assert_eq!(exported(1).concat().len(), 5, "its own stay its own");
+}
+
 /// Sources of the blocks of an endpoint, the most recent first.
 fn sources(index: &PrefixIndex, endpoint: &Endpoint) -> Vec<u16> {
     let holder = index.holders.get(endpoint.slot()).unwrap();

@@ -189,7 +189,14 @@ impl PrefixIndex {
     /// Begins an export of what this process added and is still held: of each endpoint the most
     /// recent, at most so many blocks in all.
     pub fn export(&self, max_blocks: usize) -> Export {
-        Export::new(&self.holders, max_blocks)
+        Export::own(&self.holders, max_blocks)
+    }
+
+    /// The same where the stream has lost everything: blocks that were [restored](Self::restore) belong to it, unless
+    /// another process has published them since [`republish`](Self::republish). Each process begins with another
+    /// endpoint, so that those which export at the same time share the work.
+    pub fn export_lost(&self, max_blocks: usize, process: OriginId) -> Export {
+        Export::lost(&self.holders, max_blocks, process)
     }
 
     /// Blocks of the next endpoint of an export, the most recent first. A hash may differ from the one

@@ -176,7 +176,7 @@ impl Exchange {
         self.bound.begins_at(oldest);
     }
 
-    /// Publishes everything again: the stream was lost.
+    /// Publishes everything again, also what other replicas published that may be gone: the stream was lost.
     pub fn publish_all(&mut self) {
         self.members.iter_mut().for_each(|member| member.publisher.publish_all(member.writer.index()));
     }

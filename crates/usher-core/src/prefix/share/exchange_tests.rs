@@ -249,6 +249,42 @@ fn lost_stream_is_published_again() {
 }
 
 #[test]
+fn lost_blocks_of_replicas_that_are_gone_are_published_about_once() {
+    let names: Vec<String> = (0..40).map(|number| number.to_string()).collect();
+    let (pool, budget) = (pool(&names.iter().map(String::as_str).collect::<Vec<_>>()), Arc::default());
+    let mut gone = Replica::new(1, &pool, &budget);
+    for endpoint in 0..40 {
+        gone.add(endpoint, &(0..1000).map(|block| (endpoint as u64) << 32 | block).collect::<Vec<_>>());
+    }
+    let batches = [gone.poll(100), gone.poll(200)].concat();
+    let mut replicas = [2, 15, 30].map(|number| Replica::new(number, &pool, &budget));
+    for replica in &mut replicas {
+        for (number, batch) in batches.iter().enumerate().rev() {
+            replica.exchange.restore(id(number as u64), batch, 0);
+        }
+        assert_eq!(replica.exchange.counts().restored, 40_000);
+        replica.exchange.publish_all();
+    }
+    let mut stream = Vec::new();
+    for (now_ms, from) in (100..1000).step_by(100).flat_map(|now_ms| (0..3).map(move |from| (now_ms, from))) {
+        for batch in replicas[from].poll(now_ms) {
+            stream.push((id(100 + stream.len() as u64), batch));
+            let (id, batch) = &stream[stream.len() - 1];
+            for replica in &mut replicas {
+                replica.exchange.receive(*id, batch, now_ms);
+            }
+        }
+    }
+    let published: u64 = replicas.iter().map(|replica| replica.exchange.published().blocks).sum();
+    assert!((40_000..50_000).contains(&published), "{published}");
+    let mut started = Replica::new(5, &pool, &budget);
+    for (id, batch) in stream.iter().rev() {
+        started.exchange.restore(*id, batch, 1000);
+    }
+    assert_eq!(started.index.entries(), 40_000);
+}
+
+#[test]
 fn cached_blocks_are_counted_by_source() {
     let (pool, budget) = (pool(&["a", "b"]), Arc::default());
     let [mut first, mut second] = [1, 2].map(|number| Replica::new(number, &pool, &budget));

@@ -67,6 +67,8 @@ pub struct Publisher {
     export: Option<Export>,
     /// Another one follows: what was lost meanwhile may be of endpoints that this one is past.
     export_again: bool,
+    /// The next export is of a stream that has lost everything.
+    is_lost: bool,
     /// Blocks of one endpoint that the export has still to publish, the most recent first.
     exporting: Option<EndpointBlocks>,
     /// Batches of the export that may still be made in this interval.
@@ -106,6 +108,7 @@ impl Publisher {
             ready: VecDeque::new(),
             export: None,
             export_again: false,
+            is_lost: false,
             exporting: None,
             export_batches: EXPORT_BATCHES,
             next_ms: now_ms,
@@ -114,17 +117,17 @@ impl Publisher {
             stream_moved: 0,
             counts: PublisherCounts::default(),
         };
-        publisher.publish_all(index);
+        publisher.request_export(index);
         publisher
     }
 
-    /// Publishes everything that this process added and is still held, up to half of the stream: the store lost it, or a
-    /// batch did not get there.
+    /// Publishes everything again that is still held, up to half of the stream, which has lost all: what this process added,
+    /// and what it read of processes that may be gone. Several processes do so at the same time: what one has published
+    /// the others leave out, as soon as they have read it.
     pub fn publish_all(&mut self, index: &PrefixIndex) {
-        match self.export {
-            Some(_) => self.export_again = true,
-            None => self.begin_export(index),
-        }
+        self.is_lost = true;
+        index.republish(Some(0));
+        self.request_export(index);
     }
 
     /// Counts an entry that came into the stream, whoever wrote it.
@@ -163,9 +166,21 @@ impl Publisher {
         held.map(|held| size_of::<EndpointBlocks>() + held.hashes.capacity() * size_of::<u64>()).sum()
     }
 
+    /// Begins an export, after the current one if there is one.
+    fn request_export(&mut self, index: &PrefixIndex) {
+        match self.export {
+            Some(_) => self.export_again = true,
+            None => self.begin_export(index),
+        }
+    }
+
     fn begin_export(&mut self, index: &PrefixIndex) {
         let most = self.config.stream_bytes / 2 / size_of::<u64>() as u64;
-        self.export = Some(index.export(usize::try_from(most).unwrap_or(usize::MAX)));
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        self.export = Some(match std::mem::take(&mut self.is_lost) {
+            true => index.export_lost(most, self.origin),
+            false => index.export(most),
+        });
         self.export_again = false;
     }
 
@@ -174,7 +189,7 @@ impl Publisher {
         self.ready.extend(taken.held);
         if taken.dropped > 0 {
             self.counts.dropped += taken.dropped;
-            self.publish_all(index);
+            self.request_export(index);
         }
     }
 
