@@ -62,7 +62,7 @@ const TRIM_TO: u64 = 8;
 const TRIM_FROM: u64 = 4;
 
 impl StreamBound {
-    /// 64 MiB: 7 million blocks, what 200 endpoints of the usual size hold.
+    /// 64 MiB: 7 million blocks in full batches, what 200 endpoints of the usual size hold; half as many in batches of ten.
     pub const DEFAULT: u64 = 64 << 20;
 
     /// Bytes that every entry takes beside its payload: its id and field, and the lists of Redis.
