@@ -192,7 +192,8 @@ impl Booked {
                 others = (state.requests - load.in_flight() as f64).max(0.0);
             }
             let computed = computed.filter(|_| met.is_some());
-            let begin = |alone| KvTransfer::new(&decode, alone, computed, prompt, is_stream, now);
+            let clock = model.clock();
+            let begin = |alone| KvTransfer::new(&decode, alone, computed, prompt, is_stream, clock);
             transfer = disaggregated.transfer.map(begin);
         }
         let mut booked = Self {
@@ -295,7 +296,7 @@ impl Booked {
             return;
         }
         let took = now.saturating_sub(self.sent).as_secs_f64();
-        let moved = transfer.map(|transfer| transfer.arrived(took, now)).unwrap_or_default();
+        let moved = transfer.map(|transfer| transfer.arrived(took)).unwrap_or_default();
         if let Some(predicted) = &self.predicted {
             let took = (took - moved.expected).max(LEAST_TIME);
             predicted.first_token(&self.prefill, self.model.accuracies(), took);

@@ -3,8 +3,9 @@
 //!
 //! Transfers to one endpoint share its link, so one that begins now ends after all that are
 //! on their way. When others begin isn't seen; they count as if each began when it was booked,
-//! which makes the same queue, only earlier. How fast the link is follows from first tokens: the time until one is there,
-//! less the time that the prompt should have taken.
+//! which makes the same queue, only earlier. How fast the link is follows from first tokens: a transfer began when its
+//! prompt should have been computed, or when the one that arrived before it had left the link. What was expected of
+//! others has no part in that: expected too long, it would make the link look slow, and the next ones longer.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,7 @@ use usher_plugin::{Import, MalformedRecord};
 
 use super::evidence::Known;
 use super::fit::Fit;
+use super::link_queue::LinkQueue;
 use super::time::nanos;
 use crate::record::{RecordReader, RecordWriter};
 
@@ -66,6 +68,8 @@ pub(super) struct Link {
     tokens: AtomicI64,
     /// Times that a transfer takes as long as configured, as `f64` bits.
     factor: AtomicU64,
+    // Taken when a transfer is booked, and when it ends.
+    queue: Mutex<LinkQueue>,
     // Taken when a first token comes of a prompt that another endpoint computed.
     fit: Mutex<Known<Fit<2>>>,
 }
@@ -76,6 +80,7 @@ impl Default for Link {
             until: AtomicU64::new(0),
             tokens: AtomicI64::new(0),
             factor: AtomicU64::new(1f64.to_bits()),
+            queue: Mutex::default(),
             fit: Mutex::new(Known::new(Fit::with_deviation(EXPECTED, LEAST, DEVIATION))),
         }
     }
@@ -97,23 +102,35 @@ impl Link {
         self.tokens.load(Relaxed).max(0) as f64
     }
 
-    /// A transfer of so many tokens is booked there that takes so long alone.
-    pub(super) fn book(&self, takes: Duration, tokens: i64, now: Duration) {
-        let after = |until: u64| Some(until.max(nanos(now)).saturating_add(nanos(takes)));
-        let _ = self.until.fetch_update(Relaxed, Relaxed, after);
+    /// Books a transfer of so many tokens that takes so long alone. Returns its number, and `true` if others are on the
+    /// link whose arrival won't be seen.
+    pub(super) fn book(&self, takes: Duration, tokens: i64, is_seen: bool, now: Duration) -> (u64, bool) {
+        let mut queue = self.queue();
+        let has_unseen = queue.has_unseen(now);
+        let number = queue.add(takes, is_seen, now);
+        self.until.store(nanos(queue.until()), Relaxed);
         self.tokens.fetch_add(tokens, Relaxed);
+        (number, has_unseen)
     }
 
-    /// Removes tokens that have arrived or never will.
-    pub(super) fn take(&self, tokens: i64) {
+    /// Removes the rest and the tokens of a transfer that has arrived or never will.
+    pub(super) fn remove(&self, number: u64, tokens: i64, now: Duration) {
+        let mut queue = self.queue();
+        queue.remove(number, now);
+        self.until.store(nanos(queue.until()), Relaxed);
         self.tokens.fetch_sub(tokens, Relaxed);
     }
 
-    /// A first token came after so many seconds, where computing the prompt and waiting should
-    /// have taken `computed`, and moving it alone `alone` as configured.
-    pub(super) fn observe(&self, computed: f64, alone: f64, seconds: f64, now_ms: u64) {
+    /// A transfer has arrived now. Returns when the one before it did.
+    pub(super) fn arrive(&self, now: Duration) -> Option<Duration> {
+        self.queue().arrive(now)
+    }
+
+    /// A first token came after so many seconds, where the transfer should have begun after `began`, and moving it
+    /// alone takes `alone` as configured.
+    pub(super) fn observe(&self, began: f64, alone: f64, seconds: f64, now_ms: u64) {
         let mut fit = self.fit();
-        fit.observed(now_ms).observe(&[computed, alone], seconds);
+        fit.observed(now_ms).observe(&[began, alone], seconds);
         self.factor.store(fit.coefficients()[1].to_bits(), Relaxed);
     }
 
@@ -144,6 +161,10 @@ impl Link {
         let is_better = theirs.replace(&mut fit, now_ms);
         self.factor.store(fit.coefficients()[1].to_bits(), Relaxed);
         is_better
+    }
+
+    fn queue(&self) -> MutexGuard<'_, LinkQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn fit(&self) -> MutexGuard<'_, Known<Fit<2>>> {

@@ -32,6 +32,7 @@ mod learned;
 mod length;
 mod lengths;
 mod link;
+mod link_queue;
 mod logarithm;
 mod mean;
 mod metrics;
