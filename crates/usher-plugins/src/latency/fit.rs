@@ -17,8 +17,8 @@ const KEEP_ERROR: f64 = 0.95;
 /// Residuals beyond so many mean errors count as that.
 const CLIP: f64 = 2.0;
 
-/// From so many observations on, one changes the prediction for its inputs by this part at most: it
-/// may be the first of its size, and wrong.
+/// From so many observations on, one changes each coefficient by this part at most, and so the prediction for any
+/// inputs: it may be the first of its size, and wrong.
 const SETTLED: u64 = 50;
 const MOST_CHANGE: f64 = 0.19;
 
@@ -42,7 +42,7 @@ const MOST_READ: f64 = 1e6;
 #[derive(Clone, Debug)]
 pub(super) struct Fit<const N: usize> {
     coefficients: [f64; N],
-    /// Smallest values of the coefficients.
+    /// Smallest values of the coefficients, above 0.
     least: [f64; N],
     /// Uncertainty of the coefficients: covariances in their units.
     covariance: [[f64; N]; N],
@@ -54,7 +54,8 @@ pub(super) struct Fit<const N: usize> {
 }
 
 impl<const N: usize> Fit<N> {
-    /// A model that expects these coefficients, each with a standard deviation of its size.
+    /// A model that expects these coefficients, each with a standard deviation of its size. `least`: smallest values of
+    /// them, above 0.
     pub(super) fn new(expected: [f64; N], least: [f64; N]) -> Self {
         Self::with_deviation(expected, least, expected)
     }
@@ -153,19 +154,30 @@ impl<const N: usize> Fit<N> {
         }
         let variance = dot(&uncertain, &scaled);
         let total = noise + variance;
-        let limit = if self.samples > SETTLED { MOST_CHANGE * total / variance } else { f64::INFINITY };
-        // Not a number where nothing is uncertain, and then no limit.
-        let clipped = clipped.min(limit).max(-limit);
-        let moves = self.coefficients.iter_mut().zip(&self.least).zip(&uncertain);
-        for ((coefficient, least), uncertain) in moves {
-            *coefficient = (*coefficient + uncertain / total * clipped).max(*least);
+        let mut steps = uncertain.map(|uncertain| uncertain / total * clipped);
+        for ((step, coefficient), least) in steps.iter_mut().zip(&self.coefficients).zip(&self.least) {
+            *step = step.max(least - coefficient);
         }
+        let share = if self.samples > SETTLED { self.share(&steps) } else { 1.0 };
+        for ((coefficient, step), least) in self.coefficients.iter_mut().zip(&steps).zip(&self.least) {
+            *coefficient = (*coefficient + share * step).max(*least);
+        }
+        // Joseph's form for this share of the gain: what wasn't learned stays uncertain.
+        let known = share * (2.0 - share) / total;
         for (n, row) in self.covariance.iter_mut().enumerate() {
             for (cell, other) in row.iter_mut().zip(&uncertain) {
-                *cell -= uncertain[n] * other / total;
+                *cell -= uncertain[n] * other * known;
             }
             row[n] = (row[n] + DRIFT * self.first[n]).min(self.first[n]);
         }
+    }
+
+    /// Share of these steps by which no coefficient changes by more than it may.
+    fn share(&self, steps: &[f64; N]) -> f64 {
+        self.coefficients.iter().zip(steps).fold(1.0, |share, (coefficient, step)| {
+            // Not a number if both are 0.
+            share.min(MOST_CHANGE * coefficient / step.abs())
+        })
     }
 }
 
@@ -198,8 +210,13 @@ mod tests {
         (mix(number) >> 11) as f64 / (1u64 << 53) as f64
     }
 
+    /// As groups of endpoints have it.
+    fn least(expected: [f64; 3]) -> [f64; 3] {
+        expected.map(|value| 0.05 * value)
+    }
+
     fn fitted(expected: [f64; 3], truth: [f64; 3], noise: f64, samples: u64) -> Fit<3> {
-        let mut fit = Fit::new(expected, [0.0; 3]);
+        let mut fit = Fit::new(expected, least(expected));
         for n in 0..samples {
             let inputs = [1.0, (draw(3 * n) * 30.0).floor(), draw(3 * n + 1) * 8000.0];
             let error = 1.0 + noise * (2.0 * draw(3 * n + 2) - 1.0);
@@ -223,11 +240,12 @@ mod tests {
     #[test]
     fn fit_of_another_process_learns_on_as_before() {
         let truth = [0.02, 0.001, 1.0 / 16_000.0];
-        let mut fit = fitted([0.03, 0.0005, 1.0 / 9000.0], truth, 0.2, 100);
+        let expected = [0.03, 0.0005, 1.0 / 9000.0];
+        let mut fit = fitted(expected, truth, 0.2, 100);
         let mut out = RecordWriter::default();
         fit.write(&mut out);
         let mut record = RecordReader(&out.0);
-        let mut read = Fit::new([0.03, 0.0005, 1.0 / 9000.0], [0.0; 3]).read(&mut record).unwrap();
+        let mut read = Fit::new(expected, least(expected)).read(&mut record).unwrap();
         assert!(record.is_empty());
         for n in 0..20 {
             let inputs = [1.0, draw(2 * n) * 30.0, draw(2 * n + 1) * 8000.0];
@@ -287,7 +305,7 @@ mod tests {
     fn outlier_of_a_new_size_moves_the_prediction_little() {
         let truth = [0.02, 0.001, 1.0 / 16_000.0];
         for seed in 0..50 {
-            let mut fit = Fit::new(truth, [0.0; 3]);
+            let mut fit = Fit::new(truth, least(truth));
             for n in 100 * seed..100 * seed + 50 {
                 let inputs = [1.0, (draw(3 * n) * 30.0).floor(), 16.0 + draw(3 * n + 1) * 84.0];
                 fit.observe(&inputs, dot(&truth, &inputs) * (0.8 + 0.4 * draw(3 * n + 2)));
@@ -298,6 +316,34 @@ mod tests {
                 fit.observe(&inputs, 50.0);
                 let ratio = fit.predict(&inputs) / before;
                 assert!((0.8..1.2).contains(&ratio), "{seed} {inputs:?} {ratio}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_outlier_moves_predictions_of_other_sizes_little() {
+        let (truth, expected) = ([0.02, 0.001, 1.0 / 16_000.0], [0.03, 5e-4, 1.0 / 15_928.0]);
+        let sizes = [(16.0, 100.0), (200.0, 1570.0), (0.0, 8000.0)];
+        for (seed, (from, to)) in (0..100).flat_map(|seed| sizes.map(|sizes| (seed, sizes))) {
+            let mut fit = Fit::new(expected, least(expected));
+            for n in 100 * seed..100 * seed + 50 {
+                let tokens = from + draw(3 * n + 1) * (to - from);
+                let inputs = [1.0, (draw(3 * n) * 30.0).floor(), tokens];
+                fit.observe(&inputs, dot(&truth, &inputs) * (0.8 + 0.4 * draw(3 * n + 2)));
+            }
+            for outlier in [
+                [1.0, 5.0, 50.0],
+                [1.0, 0.0, 16.0],
+                [1.0, 0.0, 100.0],
+                [1.0, 0.0, 500.0],
+                [1.0, 20.0, 3000.0],
+            ] {
+                let mut after = fit.clone();
+                after.observe(&outlier, 5.0);
+                for inputs in [[1.0, 0.0, 0.0], [1.0, 0.0, 100.0], [1.0, 200.0, 50.0], [1.0, 0.0, 8000.0]] {
+                    let ratio = after.predict(&inputs) / fit.predict(&inputs);
+                    assert!((0.8..1.2).contains(&ratio), "{seed} {from} {outlier:?} {inputs:?} {ratio}");
+                }
             }
         }
     }
