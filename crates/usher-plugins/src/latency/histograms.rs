@@ -20,7 +20,7 @@ const FEWEST: f64 = 4.0;
 /// Steps likewise.
 const FEWEST_STEPS: f64 = 16.0;
 
-/// Share of an endpoint's first tokens from which on streams teach enough.
+/// Share of an endpoint's first tokens, or of requests sent there, from which on streams teach enough.
 const STREAMS: f64 = 0.5;
 
 /// Share of an endpoint's first tokens whose inputs have to be known.
@@ -50,9 +50,10 @@ pub(super) struct Histograms {
     sent: VecDeque<Met>,
     /// First tokens of streams since the histogram of first tokens was used.
     streams: f64,
-    /// Sums over the requests sent since that of steps was used.
+    /// Sums over the requests sent since that of steps was used, their number, and that of streams among them.
     met: Met,
     count: f64,
+    sent_streams: f64,
 }
 
 /// Mean times of requests.
@@ -86,7 +87,9 @@ impl Histograms {
         self.met.requests += met.requests;
         self.met.cached += met.cached;
         self.met.own += met.own;
-        if !is_stream {
+        if is_stream {
+            self.sent_streams += 1.0;
+        } else {
             if self.sent.len() == MOST_SENT {
                 self.sent.pop_front();
             }
@@ -153,12 +156,10 @@ impl Histograms {
     }
 
     fn step(&mut self, now: &EngineTimes) -> Option<(Steps, f64)> {
-        let is_streamed = grown_by(self.last.first_token, now.first_token)
-            .is_some_and(|first| self.streams >= first.count.max(1.0) * STREAMS);
         let grown = grown(self.last.inter_token, now.inter_token, FEWEST_STEPS)?;
         self.last.inter_token = now.inter_token;
         let (met, count) = (std::mem::take(&mut self.met), std::mem::take(&mut self.count));
-        if is_streamed || count < 1.0 {
+        if std::mem::take(&mut self.sent_streams) >= count * STREAMS {
             return None;
         }
         let requests = met.requests / count;
@@ -237,6 +238,18 @@ mod tests {
         histograms.streamed();
         let means = histograms.read(3, page(total(2.0, 17.0), total(2.0, 200.0)), 8).unwrap();
         assert!(means.first.is_some() && means.step.is_some(), "most weren't streams: {means:?}");
+    }
+
+    #[test]
+    fn steps_of_streams_without_a_first_token_give_no_means() {
+        let mut histograms = Histograms::default();
+        histograms.read(1, page(total(0.0, 0.0), total(0.0, 0.0)), 0);
+        histograms.sent(met(100_000.0), true);
+        let means = histograms.read(2, page(total(0.0, 0.0), total(1.0, 100.0)), 1);
+        assert_eq!(means, Some(Means::default()), "they teach by themselves");
+        histograms.sent(met(100.0), false);
+        let means = histograms.read(3, page(total(0.0, 0.0), total(2.0, 200.0)), 1).unwrap();
+        assert!(means.step.is_some(), "it was no stream");
     }
 
     #[test]
