@@ -17,7 +17,7 @@ use usher_core::endpoints::{
 use usher_core::request::usage::Usage;
 use usher_core::request::{Code, ParseError, Parsers, Rejection, Request, Served};
 use usher_lab::replay::{BuildError, Configured, Reading, ResponseObserver, Route, Server};
-use usher_lab::sim::{Engine, Histogram};
+use usher_lab::sim::{Dialect, Engine, Histogram};
 
 use super::idle;
 use crate::flow::{Attempts, Dispatcher, Policy as Dispatching, Routed};
@@ -40,6 +40,7 @@ pub struct Offline {
     snapshot: Arc<Snapshot>,
     rng: StdRng,
     scrape_interval: Option<Duration>,
+    dialect: Dialect,
 }
 
 impl Offline {
@@ -88,6 +89,7 @@ impl Offline {
             store,
             rng,
             scrape_interval,
+            dialect: reading.dialect,
         };
         configured.set_servers(&(0..).zip(servers.iter().cloned()).collect::<Vec<_>>());
         let mut notes = pipeline.notes;
@@ -176,7 +178,7 @@ impl Configured for Offline {
         let now_ms = self.state.clock().now_ms();
         // As the server reads histograms: once a second.
         if load.waiting.read_at_ms().is_none_or(|last| last / 1000 != now_ms / 1000) {
-            load.engine_times.set(times(engine));
+            load.engine_times.set(times(engine, self.dialect));
         }
         load.waiting.set(state.waiting as f64, now_ms);
         load.running.set(state.running as f64, now_ms);
@@ -247,16 +249,28 @@ impl std::fmt::Debug for Offline {
     }
 }
 
-/// Totals of an engine's histograms, as vLLM has them.
-fn times(engine: &Engine) -> EngineTimes {
+/// Totals of an engine's histograms, as far as this kind of server has them.
+fn times(engine: &Engine, dialect: Dialect) -> EngineTimes {
     let total = |histogram: &Histogram| Some(Total { sum: histogram.sum(), count: histogram.count() as f64 });
     let stats = engine.stats();
-    EngineTimes {
-        first_token: total(&stats.time_to_first_token),
-        prefill: total(&stats.prefill),
-        computed: total(&stats.request_computed_tokens),
-        inter_token: total(&stats.inter_token),
-        started: None,
+    let first_token = total(&stats.time_to_first_token);
+    match dialect {
+        Dialect::Vllm => EngineTimes {
+            first_token,
+            prefill: total(&stats.prefill),
+            computed: total(&stats.request_computed_tokens),
+            inter_token: total(&stats.inter_token),
+            ..EngineTimes::default()
+        },
+        Dialect::Sglang => {
+            EngineTimes { first_token, inter_token: total(&stats.inter_token), ..EngineTimes::default() }
+        }
+        Dialect::TrtllmServe => EngineTimes {
+            first_token,
+            per_request: total(&stats.time_per_output_token),
+            ..EngineTimes::default()
+        },
+        Dialect::TritonTensorrtLlm | Dialect::Triton => EngineTimes::default(),
     }
 }
 

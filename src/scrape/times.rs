@@ -24,6 +24,8 @@ struct Names {
     prefill: &'static [&'static str],
     computed: &'static [&'static str],
     inter_token: &'static [&'static str],
+    /// Means of requests.
+    per_request: &'static [&'static str],
 }
 
 const ENGINES: [Names; 3] = [
@@ -33,6 +35,7 @@ const ENGINES: [Names; 3] = [
         prefill: &["vllm:request_prefill_time_seconds"],
         computed: &["vllm:request_prefill_kv_computed_tokens"],
         inter_token: &["vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"],
+        per_request: &[],
     },
     Names {
         engine: "sglang",
@@ -40,18 +43,20 @@ const ENGINES: [Names; 3] = [
         prefill: &[],
         computed: &[],
         inter_token: &["sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"],
+        per_request: &[],
     },
     Names {
         engine: "trtllm-serve",
         first_token: &["trtllm_time_to_first_token_seconds"],
         prefill: &[],
         computed: &[],
-        inter_token: &["trtllm_time_per_output_token_seconds"],
+        inter_token: &[],
+        per_request: &["trtllm_time_per_output_token_seconds"],
     },
 ];
 
 /// Kinds of times, in the order of the fields of [`Names`].
-const KINDS: usize = 4;
+const KINDS: usize = 5;
 
 /// Number that a metric feeds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,9 +81,10 @@ impl TimesSpec {
         let names = ENGINES.iter().find(|names| names.engine == engine)?;
         let (mut metrics, mut feeds) = (vec![MetricSpec::named(STARTED)], vec![Feed::Started]);
         let mut kinds = Vec::new();
-        let all: [_; KINDS] = [names.first_token, names.prefill, names.computed, names.inter_token];
+        let Names { first_token, prefill, computed, inter_token, per_request, .. } = names;
+        let all: [_; KINDS] = [first_token, prefill, computed, inter_token, per_request];
         for (kind, names) in all.into_iter().enumerate() {
-            for name in names {
+            for name in *names {
                 for (part, suffix) in ["sum", "count"].into_iter().enumerate() {
                     metrics.push(MetricSpec::named(&format!("{name}_{suffix}")));
                     feeds.push(Feed::Part(kinds.len(), part));
@@ -164,6 +170,7 @@ impl<'a> TimesReader<'a> {
             prefill: total(1),
             computed: total(2),
             inter_token: total(3),
+            per_request: total(4),
             started: self.started.filter(|started| started.is_finite()),
         }
     }
@@ -239,7 +246,13 @@ vllm:time_per_output_token_seconds_sum 9.0
         let page = PAGE.replace("vllm:", "sglang:");
         assert_eq!(read("sglang", &page).first_token, Some(Total { sum: 1.0, count: 5.0 }));
         let page = PAGE.replace("vllm:", "trtllm_");
-        assert_eq!(read("trtllm-serve", &page).inter_token, Some(Total { sum: 9.0, count: 41.0 }));
+        let times = read("trtllm-serve", &page);
+        assert_eq!(
+            times.per_request,
+            Some(Total { sum: 9.0, count: 41.0 }),
+            "one per request, not per token"
+        );
+        assert_eq!(times.inter_token, None);
         assert_eq!(read("vllm", &page), EngineTimes { started: Some(1.7e9), ..EngineTimes::default() });
         assert!(TimesSpec::of("triton").is_none() && TimesSpec::of("other").is_none());
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use usher::config::EndpointPickerConfig;
 use usher::replay::{Case, Cell, Policy, Workload, run};
 use usher::schedule::latency::{BandAccuracy, Report};
-use usher::sim::ModelKind;
+use usher::sim::{Dialect, ModelKind};
 
 /// Predictions in a load band that say something.
 const ENOUGH: u64 = 200;
@@ -35,11 +35,22 @@ schedulingProfiles:
 /// Report on learning and predictions on servers of the model `prefill-first`, and the median time
 /// per output token there, in seconds.
 fn replayed(case: Workload, utilization: f64, rate: f64, streams: bool) -> (Report, f64) {
+    replayed_on(Dialect::Vllm, case, utilization, rate, streams)
+}
+
+/// The same on servers with the histograms of another engine.
+fn replayed_on(
+    dialect: Dialect,
+    case: Workload,
+    utilization: f64,
+    rate: f64,
+    streams: bool,
+) -> (Report, f64) {
     let cell = Cell { case: Case::Equal(case), engine: ModelKind::PrefillFirst, utilization, seed: 1 };
     let limits = (Duration::from_secs(2), Duration::from_millis(50));
     let policies = vec![("learning".to_owned(), Policy::Configured(Some(Box::new(config(rate)))))];
     let mut settings = cell.settings(policies, &[], limits);
-    settings.streams = streams;
+    (settings.streams, settings.dialect) = (streams, dialect);
     let comparison = run(&settings, |_| {}).unwrap();
     let summary = &comparison.policies[0];
     (summary.latency.clone().unwrap(), summary.tpot.unwrap().p50_s)
@@ -72,15 +83,20 @@ fn times_are_predicted_at_every_load() {
 #[test]
 fn unstreamed_responses_lead_to_equal_speeds() {
     let (streams, _) = replayed(Workload::HalfShared, 0.5, RATE, true);
-    for wrong in [3.0, 1.0 / 3.0] {
-        let (whole, tpot) = replayed(Workload::HalfShared, 0.5, RATE * wrong, false);
+    for (dialect, wrong) in [
+        (Dialect::Vllm, 3.0),
+        (Dialect::Vllm, 1.0 / 3.0),
+        (Dialect::TrtllmServe, 3.0),
+        (Dialect::TrtllmServe, 1.0 / 3.0),
+    ] {
+        let (whole, tpot) = replayed_on(dialect, Workload::HalfShared, 0.5, RATE * wrong, false);
         assert!(whole.prediction.ttft.is_empty(), "no first token was seen: {whole:?}");
         let (whole, streams) = (&whole.groups[0], &streams.groups[0]);
         let ratio = whole.prefill_throughput / streams.prefill_throughput;
-        assert!((0.8..1.25).contains(&ratio), "{wrong}: {whole:?}, not {streams:?}");
+        assert!((0.8..1.25).contains(&ratio), "{dialect:?} {wrong}: {whole:?}, not {streams:?}");
         // An endpoint has about 20 requests, with 2,000 tokens each.
         let batch = 20.0 * whole.output_token_per_request_s + 4e4 * whole.output_token_per_cached_token_s;
         let ratio = (whole.output_token_s + batch) / tpot;
-        assert!((0.7..1.4).contains(&ratio), "{wrong}: {whole:?}, not {tpot}");
+        assert!((0.7..1.4).contains(&ratio), "{dialect:?} {wrong}: {whole:?}, not {tpot}");
     }
 }

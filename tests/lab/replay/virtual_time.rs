@@ -11,9 +11,13 @@ use usher::replay::{
     Arrival, Formula, Interconnect, Offline, Picker, Piece, Policy, Reading, RequestOutcome, RequestOutcomes,
     Requests, Server, World, build,
 };
-use usher::sim::{EngineConfig, Links};
+use usher::sim::{Dialect, EngineConfig, Links};
 
 const MS: Duration = Duration::from_millis(1);
+
+fn reading() -> Reading {
+    Reading { interval: 50 * MS, max_age: 2000 * MS, dialect: Dialect::default() }
+}
 
 /// A token takes a millisecond to read and ten to write, whatever else goes on.
 fn engine() -> EngineConfig {
@@ -34,7 +38,7 @@ fn arrival(at_ms: u32, seeds: &[u64], tokens: u32, output_tokens: u32) -> Arriva
 
 fn run(policy: &Policy, engine: &EngineConfig, servers: usize, arrivals: &[Arrival]) -> RequestOutcomes {
     let servers = Server::equal(servers, engine);
-    let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
+    let reading = reading();
     let (picker, _) = Picker::new(policy, &servers, reading, 1, &build).unwrap();
     world(picker, &servers, Interconnect::default(), arrivals).run(|| ())
 }
@@ -46,7 +50,7 @@ fn world(picker: Picker, servers: &[Server], interconnect: Interconnect, arrival
 
 /// The built-in configuration over these servers, and its endpoints.
 fn configured(servers: &[Server]) -> (Picker, Arc<Store>) {
-    let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
+    let reading = reading();
     let (offline, _) = Offline::new(None, servers, reading, StdRng::seed_from_u64(1)).unwrap();
     let store = Arc::clone(offline.store());
     (Picker::configured(Box::new(offline)), store)
@@ -173,7 +177,7 @@ fn disaggregated(servers: &[(&str, &str)], arrivals: &[Arrival], prefill: &Engin
     let servers: Vec<Server> = servers.iter().map(server).collect();
     let config = EndpointPickerConfig::parse(DISAGGREGATED).unwrap();
     let policy = Policy::Configured(Some(Box::new(config)));
-    let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
+    let reading = reading();
     let (picker, _) = Picker::new(&policy, &servers, reading, 1, &build).unwrap();
     let links = Links::new([0, 0, 100_000, 0, 20_000]);
     world(picker, &servers, Interconnect { links, kv_bytes_per_token: 10 }, arrivals).run(|| ())
@@ -231,7 +235,7 @@ fn clients_see_tokens_later_by_the_delay_of_the_gateway() {
     let first = arrival(5, &[1], 64, 3);
     let second = Arrival { after: [0].into(), ..arrival(500, &[2], 64, 1) };
     let servers = Server::equal(1, &engine());
-    let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
+    let reading = reading();
     let (picker, _) = Picker::new(&Policy::RoundRobin, &servers, reading, 1, &build).unwrap();
     let world = world(picker, &servers, Interconnect::default(), &[first, second]);
     let outcomes = world.with_gateway_delay(7 * MS).run(|| ());
@@ -256,7 +260,7 @@ fn late_server_gets_no_request_before_it_joins() {
     for policy in
         [Policy::RoundRobin, Policy::Random, Policy::Configured(None), Policy::Reference(Formula::Product)]
     {
-        let reading = Reading { interval: 50 * MS, max_age: 2000 * MS };
+        let reading = reading();
         let (picker, _) = Picker::new(&policy, &servers, reading, 1, &build).unwrap();
         let outcomes = world(picker, &servers, Interconnect::default(), &arrivals).run(|| ());
         let late =

@@ -23,6 +23,8 @@ pub struct EngineTimes {
     pub computed: Option<Total>,
     /// Seconds from one output token to the next.
     pub inter_token: Option<Total>,
+    /// Mean seconds per output token after the first, a value per request, counted when requests end.
+    pub per_request: Option<Total>,
     /// Unix time of the server's start, in seconds.
     pub started: Option<f64>,
 }

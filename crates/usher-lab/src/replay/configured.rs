@@ -11,7 +11,7 @@ use usher_core::request::{ParseError, Parsers, Rejection, Request, Served};
 use usher_plugins::latency::Report;
 
 use super::servers::Server;
-use crate::sim::Engine;
+use crate::sim::{Dialect, Engine};
 
 /// Reading of numbers where the configuration doesn't say.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +20,8 @@ pub struct Reading {
     pub interval: Duration,
     /// Age from which numbers no longer count.
     pub max_age: Duration,
+    /// Kind of server whose histograms are read.
+    pub dialect: Dialect,
 }
 
 /// Builds a configuration over these servers, numbered from 0. Returns with it what the user should know.

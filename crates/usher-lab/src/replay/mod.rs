@@ -135,7 +135,8 @@ pub fn run_beside(
     if last > LONGEST {
         return Err(ReplayError::TooLong(last));
     }
-    let reading = Reading { interval: settings.scrape_interval, max_age: settings.metrics_staleness };
+    let (interval, max_age) = (settings.scrape_interval, settings.metrics_staleness);
+    let reading = Reading { interval, max_age, dialect: settings.dialect };
     let requests = Arc::new(Requests::new(arrivals, servers, settings.streams));
     let has_targets = arrivals.iter().any(|arrival| arrival.class.is_some_and(|class| class.is_named));
     let mut notes: Vec<Note> = Vec::new();

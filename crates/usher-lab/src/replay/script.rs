@@ -132,13 +132,14 @@ pub fn summarize(policy: &str, settings: &Settings, seen: &[Seen]) -> Summary {
 mod tests {
     use super::*;
     use crate::replay::{Interconnect, Server, Workload};
-    use crate::sim::EngineConfig;
+    use crate::sim::{Dialect, EngineConfig};
 
     const MS: Duration = Duration::from_millis(1);
 
     fn settings(arrivals: Vec<Arrival>) -> Settings {
         Settings {
             streams: true,
+            dialect: Dialect::default(),
             servers: Server::equal(2, &EngineConfig::default()),
             interconnect: Interconnect::default(),
             arrivals,

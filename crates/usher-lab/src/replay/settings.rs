@@ -6,6 +6,7 @@ use super::policy::Policy;
 use super::servers::Server;
 use super::workload::Arrival;
 use super::world::Interconnect;
+use crate::sim::Dialect;
 
 /// A replay.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct Settings {
     pub seed: u64,
     /// Responses are streams; `false`: they come whole.
     pub streams: bool,
+    /// Kind of server whose histograms are read.
+    pub dialect: Dialect,
     /// Time between two scrapes of a server, where a configuration says nothing else.
     /// Less than 50 ms counts as that, as in the server.
     pub scrape_interval: Duration,

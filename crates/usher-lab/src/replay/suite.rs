@@ -10,7 +10,7 @@ use super::settings::Settings;
 use super::workload::{Arrival, repeat, speed_up};
 use super::world::Interconnect;
 use crate::load::trace::Row;
-use crate::sim::{EngineConfig, KV_BYTES_PER_TOKEN, Links, ModelKind};
+use crate::sim::{Dialect, EngineConfig, KV_BYTES_PER_TOKEN, Links, ModelKind};
 use usher_core::config::{ConfigError, EndpointPickerConfig};
 use usher_core::endpoints::ROLE_LABEL;
 use usher_core::random::mix;
@@ -258,6 +258,7 @@ impl Cell {
             ttft_limit,
             tpot_limit,
             streams: true,
+            dialect: Dialect::default(),
         }
     }
 }

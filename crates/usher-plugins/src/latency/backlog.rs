@@ -358,16 +358,16 @@ impl Backlog {
         self.group.per_output(requests, cached, seconds, factor, millis(now));
     }
 
-    /// Learns from the latest page of its histograms, once. False: they are of another process
-    /// than those before.
-    pub(super) fn read_times(&self, load: &Load, clock: &Clock) -> bool {
+    /// Learns from the latest page of its histograms, once, where responses have `output` tokens on average. False: they
+    /// are of another process than those before.
+    pub(super) fn read_times(&self, load: &Load, output: f64, clock: &Clock) -> bool {
         let version = load.engine_times.version();
         if self.times_version.swap(version, Relaxed) == version {
             return true;
         }
         let mut inner = self.inner();
         let in_flight = usize::try_from(load.in_flight()).unwrap_or(0);
-        let Some(means) = inner.histograms.read(version, load.engine_times.get(), in_flight) else {
+        let Some(means) = inner.histograms.read(version, load.engine_times.get(), in_flight, output) else {
             return false;
         };
         let now_ms = millis(clock.elapsed());

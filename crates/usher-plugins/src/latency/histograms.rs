@@ -103,15 +103,24 @@ impl Histograms {
     }
 
     /// Takes another page. `None`: the engine has started anew, and is another one.
-    /// `in_flight`: requests of which the first token may be yet to come.
-    pub(super) fn read(&mut self, version: u64, now: EngineTimes, in_flight: usize) -> Option<Means> {
+    /// `in_flight`: requests of which the first token may be yet to come. `output`: mean tokens of a response.
+    pub(super) fn read(
+        &mut self,
+        version: u64,
+        now: EngineTimes,
+        in_flight: usize,
+        output: f64,
+    ) -> Option<Means> {
         let (is_first, last) = (self.version == 0, self.last);
         self.version = version;
         let fell = |last: Option<Total>, now: Option<Total>| {
             last.zip(now).is_some_and(|(last, now)| now.count < last.count)
         };
         let started = last.started.zip(now.started).is_some_and(|(last, now)| now > last + RESTART);
-        if started || fell(last.first_token, now.first_token) || fell(last.inter_token, now.inter_token) {
+        let fell = fell(last.first_token, now.first_token)
+            || fell(last.inter_token, now.inter_token)
+            || fell(last.per_request, now.per_request);
+        if started || fell {
             *self = Self { version, last: now, ..Self::default() };
             return None;
         }
@@ -121,7 +130,7 @@ impl Histograms {
         }
         self.last.started = now.started.or(last.started);
         let requests = self.met.requests / self.count.max(1.0);
-        let means = Means { step: self.step(&now), first: self.first(&now, requests) };
+        let means = Means { step: self.step(&now, output), first: self.first(&now, requests) };
         // Those that ended had a first token, whether the histogram shows it or not.
         while self.sent.len() > in_flight.max(1) * 2 {
             self.sent.pop_front();
@@ -155,16 +164,24 @@ impl Histograms {
         Some((requests, computed.sum / computed.count.max(1.0), prefill.sum / prefill.count))
     }
 
-    fn step(&mut self, now: &EngineTimes) -> Option<(Steps, f64)> {
-        let grown = grown(self.last.inter_token, now.inter_token, FEWEST_STEPS)?;
-        self.last.inter_token = now.inter_token;
+    fn step(&mut self, now: &EngineTimes, output: f64) -> Option<(Steps, f64)> {
+        // Of one that has a value per request, each stands for the tokens after the first.
+        let (grown, tokens) = if now.inter_token.is_some() {
+            let grown = grown(self.last.inter_token, now.inter_token, FEWEST_STEPS)?;
+            self.last.inter_token = now.inter_token;
+            (grown, grown.count)
+        } else {
+            let grown = grown(self.last.per_request, now.per_request, FEWEST)?;
+            self.last.per_request = now.per_request;
+            (grown, grown.count * (output - 1.0).max(1.0))
+        };
         let (met, count) = (std::mem::take(&mut self.met), std::mem::take(&mut self.count));
         if std::mem::take(&mut self.sent_streams) >= count * STREAMS {
             return None;
         }
         let requests = met.requests / count;
         // Each step makes a token for every request that decodes.
-        let steps = grown.count / requests.max(1.0);
+        let steps = tokens / requests.max(1.0);
         let conditions = Steps { requests, cached: met.cached / count, computed: met.own / steps };
         Some((conditions, grown.sum / grown.count))
     }
@@ -189,6 +206,9 @@ fn grown_by(last: Option<Total>, now: Option<Total>) -> Option<Total> {
 mod tests {
     use super::*;
 
+    /// Mean tokens of a response.
+    const OUTPUT: f64 = 101.0;
+
     fn total(sum: f64, count: f64) -> Option<Total> {
         Some(Total { sum, count })
     }
@@ -204,11 +224,14 @@ mod tests {
     #[test]
     fn mean_times_pair_with_means_of_sent_requests() {
         let mut histograms = Histograms::default();
-        assert_eq!(histograms.read(1, page(total(50.0, 10.0), total(9.0, 900.0)), 0), Some(Means::default()));
+        assert_eq!(
+            histograms.read(1, page(total(50.0, 10.0), total(9.0, 900.0)), 0, OUTPUT),
+            Some(Means::default())
+        );
         for tokens in [1000.0, 2000.0, 3000.0, 4000.0, 9000.0] {
             histograms.sent(met(tokens), false);
         }
-        let means = histograms.read(2, page(total(51.0, 14.0), total(10.0, 940.0)), 5).unwrap();
+        let means = histograms.read(2, page(total(51.0, 14.0), total(10.0, 940.0)), 5, OUTPUT).unwrap();
         assert_eq!(means.first, Some((2.0, 2500.0, 0.25)));
         let (steps, seconds) = means.step.unwrap();
         assert_eq!((steps.requests, steps.cached, seconds), (2.0, 4000.0, 1.0 / 40.0));
@@ -216,74 +239,89 @@ mod tests {
         // The fifth is yet to come, and too few came since.
         histograms.sent(met(11_000.0), false);
         assert_eq!(
-            histograms.read(3, page(total(52.0, 15.0), total(10.0, 941.0)), 2),
+            histograms.read(3, page(total(52.0, 15.0), total(10.0, 941.0)), 2, OUTPUT),
             Some(Means::default())
         );
         (0..3).for_each(|_| histograms.sent(met(5000.0), false));
-        let means = histograms.read(4, page(total(53.0, 18.0), None), 5).unwrap();
+        let means = histograms.read(4, page(total(53.0, 18.0), None), 5, OUTPUT).unwrap();
         assert_eq!(means.first, Some((2.0, 7500.0, 0.5)));
     }
 
     #[test]
     fn mostly_streamed_requests_give_no_means() {
         let mut histograms = Histograms::default();
-        histograms.read(1, page(total(0.0, 0.0), total(0.0, 0.0)), 0);
+        histograms.read(1, page(total(0.0, 0.0), total(0.0, 0.0)), 0, OUTPUT);
         for _ in 0..8 {
             histograms.sent(met(100.0), true);
             histograms.streamed();
         }
-        let means = histograms.read(2, page(total(1.0, 8.0), total(1.0, 100.0)), 8);
+        let means = histograms.read(2, page(total(1.0, 8.0), total(1.0, 100.0)), 8, OUTPUT);
         assert_eq!(means, Some(Means::default()));
         (0..8).for_each(|_| histograms.sent(met(100.0), false));
         histograms.streamed();
-        let means = histograms.read(3, page(total(2.0, 17.0), total(2.0, 200.0)), 8).unwrap();
+        let means = histograms.read(3, page(total(2.0, 17.0), total(2.0, 200.0)), 8, OUTPUT).unwrap();
         assert!(means.first.is_some() && means.step.is_some(), "most weren't streams: {means:?}");
     }
 
     #[test]
     fn steps_of_streams_without_a_first_token_give_no_means() {
         let mut histograms = Histograms::default();
-        histograms.read(1, page(total(0.0, 0.0), total(0.0, 0.0)), 0);
+        histograms.read(1, page(total(0.0, 0.0), total(0.0, 0.0)), 0, OUTPUT);
         histograms.sent(met(100_000.0), true);
-        let means = histograms.read(2, page(total(0.0, 0.0), total(1.0, 100.0)), 1);
+        let means = histograms.read(2, page(total(0.0, 0.0), total(1.0, 100.0)), 1, OUTPUT);
         assert_eq!(means, Some(Means::default()), "they teach by themselves");
         histograms.sent(met(100.0), false);
-        let means = histograms.read(3, page(total(0.0, 0.0), total(2.0, 200.0)), 1).unwrap();
+        let means = histograms.read(3, page(total(0.0, 0.0), total(2.0, 200.0)), 1, OUTPUT).unwrap();
         assert!(means.step.is_some(), "it was no stream");
+    }
+
+    #[test]
+    fn values_per_request_stand_for_their_tokens() {
+        let steps = |page: &dyn Fn(f64, f64) -> EngineTimes, requests: f64, tokens: f64| {
+            let mut histograms = Histograms::default();
+            histograms.read(1, page(0.0, 0.0), 0, OUTPUT);
+            (0..16).for_each(|_| histograms.sent(met(1000.0), false));
+            assert_eq!(histograms.read(2, page(0.02, 1.0), 16, OUTPUT).unwrap().step, None, "too few");
+            histograms.read(3, page(0.02 * tokens, tokens), requests as usize, OUTPUT).unwrap().step
+        };
+        let per_token = steps(&|sum, count| page(None, total(sum, count)), 16.0, 1600.0);
+        let per_request = |sum, count| EngineTimes { per_request: total(sum, count), ..page(None, None) };
+        assert_eq!(steps(&per_request, 16.0, 16.0), per_token);
     }
 
     #[test]
     fn computed_tokens_come_from_the_engine_with_other_senders() {
         let mut histograms = Histograms::default();
         let page = |first, prefill, computed| EngineTimes { prefill, computed, ..page(first, None) };
-        histograms.read(1, page(total(0.0, 0.0), total(0.0, 0.0), total(0.0, 0.0)), 0);
+        histograms.read(1, page(total(0.0, 0.0), total(0.0, 0.0), total(0.0, 0.0)), 0, OUTPUT);
         histograms.sent(met(50.0), false);
-        let means = histograms.read(2, page(total(9.0, 10.0), total(2.0, 10.0), total(8000.0, 10.0)), 1);
+        let means =
+            histograms.read(2, page(total(9.0, 10.0), total(2.0, 10.0), total(8000.0, 10.0)), 1, OUTPUT);
         assert_eq!(means.unwrap().first, Some((2.0, 800.0, 0.2)));
         histograms.sent(met(50.0), false);
-        assert_eq!(histograms.read(3, page(total(19.0, 20.0), None, None), 1).unwrap().first, None);
+        assert_eq!(histograms.read(3, page(total(19.0, 20.0), None, None), 1, OUTPUT).unwrap().first, None);
     }
 
     #[test]
     fn new_start_time_or_lower_count_resets_the_histograms() {
         let later = |started| EngineTimes { started: Some(started), ..page(total(5.0, 50.0), None) };
         let mut histograms = Histograms::default();
-        histograms.read(1, later(100.0), 0);
+        histograms.read(1, later(100.0), 0, OUTPUT);
         histograms.sent(met(5.0), false);
-        assert!(histograms.read(2, later(100.4), 9).is_some(), "the same start, rounded");
-        assert_eq!(histograms.read(3, later(190.0), 9), None);
+        assert!(histograms.read(2, later(100.4), 9, OUTPUT).is_some(), "the same start, rounded");
+        assert_eq!(histograms.read(3, later(190.0), 9, OUTPUT), None);
         assert!(histograms.sent.is_empty());
-        assert!(histograms.read(4, later(190.0), 9).is_some());
-        assert_eq!(histograms.read(5, page(total(1.0, 3.0), None), 9), None, "a lower count");
+        assert!(histograms.read(4, later(190.0), 9, OUTPUT).is_some());
+        assert_eq!(histograms.read(5, page(total(1.0, 3.0), None), 9, OUTPUT), None, "a lower count");
     }
 
     #[test]
     fn sent_requests_kept_are_bounded() {
         let mut histograms = Histograms::default();
-        histograms.read(1, page(total(0.0, 0.0), None), 0);
+        histograms.read(1, page(total(0.0, 0.0), None), 0, OUTPUT);
         (0..2 * MOST_SENT).for_each(|_| histograms.sent(met(5.0), false));
         assert_eq!(histograms.sent.len(), MOST_SENT);
-        histograms.read(2, page(total(0.0, 0.0), None), 3);
+        histograms.read(2, page(total(0.0, 0.0), None), 3, OUTPUT);
         assert_eq!(histograms.sent.len(), 6, "all others have ended");
     }
 }

@@ -240,7 +240,7 @@ impl Model {
     /// times stay.
     pub(super) fn watch(&self, endpoint: &Endpoint) {
         let backlog = self.backlog(endpoint);
-        if !backlog.read_times(endpoint.load(), &self.clock) {
+        if !backlog.read_times(endpoint.load(), self.mean_output(), &self.clock) {
             tracing::info!(endpoint = %endpoint.id(), "engine restarted; relearning its endpoint's latency");
             self.entry(endpoint, Some(&backlog));
         }

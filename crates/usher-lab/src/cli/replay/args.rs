@@ -15,7 +15,7 @@ use crate::replay::{
     Arrival, Fixed, Formula, Interconnect, LatencyClass, MOST_SERVERS, Policy, Server, Settings, Workload,
     classify, of_trace, parse_servers, repeat, speed_up, utilize,
 };
-use crate::sim::{EngineConfig, KV_BYTES_PER_TOKEN, Links};
+use crate::sim::{Dialect, EngineConfig, KV_BYTES_PER_TOKEN, Links};
 use usher_core::config::source::{read_file, unreadable};
 use usher_core::config::units::parse_duration;
 use usher_core::config::{ConfigError, EndpointPickerConfig};
@@ -344,6 +344,7 @@ impl ReplayArgs {
             ttft_limit: self.ttft_limit,
             tpot_limit: self.tpot_limit,
             streams: true,
+            dialect: Dialect::default(),
         };
         Ok(Plan { settings, source, speed: has_speed.then_some(speed.unwrap_or(1.0)), recorded })
     }

@@ -226,7 +226,7 @@ mod tests {
     use crate::replay::{
         Build, BuildError, Interconnect, LatencyClass, Policy, Server, Settings, Workload, classify, run,
     };
-    use crate::sim::EngineConfig;
+    use crate::sim::{Dialect, EngineConfig};
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -262,6 +262,7 @@ mod tests {
         let name = "deploy/config/a-configuration-with-a-long-name.yaml";
         let settings = Settings {
             streams: true,
+            dialect: Dialect::default(),
             servers: Server::equal(
                 2,
                 &EngineConfig { max_waiting: 1, max_running: 1, ..EngineConfig::default() },

@@ -12,7 +12,7 @@ use crate::replay::configured::{Build, BuildError};
 use crate::replay::{
     Interconnect, Picker, Policy, Reading, RequestOutcomes, Requests, Server, Workload, World, utilize,
 };
-use crate::sim::{EngineConfig, ModelKind};
+use crate::sim::{Dialect, EngineConfig, ModelKind};
 
 /// A recording that these servers, one of two times slower, write under a policy.
 fn production(
@@ -28,7 +28,8 @@ fn production(
     let mut arrivals = Workload::HalfShared.arrivals(700, 1, 3);
     utilize(&mut arrivals, &servers, share).unwrap();
     let requests = Arc::new(Requests::new(&arrivals, &servers, true));
-    let reading = Reading { interval: Duration::from_millis(50), max_age: Duration::from_secs(2) };
+    let (interval, max_age) = (Duration::from_millis(50), Duration::from_secs(2));
+    let reading = Reading { interval, max_age, dialect: Dialect::default() };
     let no_build: &Build<'_> = &|_, _, _, _| Err(BuildError::Config(ConfigError::new("no")));
     let (picker, _) = Picker::new(&Policy::Random, &servers, reading, 5, no_build).unwrap();
     let world = World::new(picker, &servers, Interconnect::default(), requests).unwrap();

@@ -22,7 +22,7 @@ use super::servers::Server;
 use super::summary::{Goodput, Latency, Measure};
 use super::workload::Arrival;
 use super::world::{RequestOutcomes, Scaling, World};
-use crate::sim::EngineConfig;
+use crate::sim::{Dialect, EngineConfig};
 use usher_capacity::Policy;
 use usher_capacity::policy::{Sizing, Total};
 use usher_core::config::EndpointPickerConfig;
@@ -198,7 +198,8 @@ fn run(
     mut progress: impl FnMut(f64),
 ) -> Result<Vec<RequestOutcomes>, ReplayError> {
     let ScaleSettings { arrivals, config: (name, config), engine, seed, .. } = settings;
-    let reading = Reading { interval: settings.scrape_interval, max_age: settings.metrics_staleness };
+    let (interval, max_age) = (settings.scrape_interval, settings.metrics_staleness);
+    let reading = Reading { interval, max_age, dialect: Dialect::default() };
     let picking = Picking::Configured(config.clone());
     let requests = Arc::new(Requests::new(arrivals, &[Server::new("pod", engine.clone())], true));
     let mut worlds = Vec::new();
