@@ -18,7 +18,7 @@ use usher_plugin::{
 };
 
 use crate::latency::{
-    PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, TokenCounts, fresh, reads_latency, reported,
+    PEAK_PREFILL_THROUGHPUT, Reader, SloMetrics, TokenCounts, fresh, reads_latency, reported, targets,
 };
 
 use metrics::{Kind, Labels};
@@ -81,7 +81,7 @@ impl PredictedLatencyProducer {
         let table = self.reader.read();
         let (prompt, uncached) = (self.reader.prompt(cx) as f64, self.reader.uncached(cx));
         let output = table.expected(self.reader.kind(cx), cx.request.max_output_tokens).mean;
-        let slo = cx.request.slo();
+        let slo = targets(cx);
         let view = candidates.view();
         let waiting = |position: usize| fresh(cx, &view.get(position).load().waiting);
         // An endpoint that nobody hears from has the longest queue of the others.
