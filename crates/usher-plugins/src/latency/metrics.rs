@@ -85,15 +85,18 @@ impl LatencyMetrics {
         self.predictions.reset();
     }
 
-    fn read(&self) {
+    /// Reads the model. It stays as it was read while the guard is held.
+    fn read(&self) -> MutexGuard<'_, Weak<Model>> {
         let shown = self.model();
         let Some(report) = shown.upgrade().map(|model| model.report()) else {
             self.reset();
-            return;
+            return shown;
         };
         for (time, bands) in [("ttft", &report.prediction.ttft), ("tpot", &report.prediction.tpot)] {
             bands.iter().for_each(|band| self.set(time, band));
         }
+        // Groups that are gone have no series.
+        [&self.throughput, &self.ratio].into_iter().for_each(GaugeVec::reset);
         for group in &report.groups {
             let labels = [group.accelerator.as_str(), group.role.as_str()];
             self.throughput.with_label_values(&labels).set(group.prefill_throughput);
@@ -101,6 +104,7 @@ impl LatencyMetrics {
                 self.ratio.with_label_values(&labels).set(ratio);
             }
         }
+        shown
     }
 
     fn set(&self, time: &str, band: &BandAccuracy) {
@@ -121,7 +125,7 @@ impl Collector for LatencyMetrics {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        self.read();
+        let _shown = self.read();
         let gauges = [&self.error, &self.coverage, &self.throughput, &self.ratio];
         let families = gauges.into_iter().flat_map(Collector::collect);
         families.chain(self.predictions.collect()).collect()
@@ -131,7 +135,7 @@ impl Collector for LatencyMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use usher_core::endpoints::Clock;
+    use usher_core::endpoints::{Clock, EndpointSpec, Store};
 
     #[test]
     fn errors_and_speeds_are_shown_by_load_and_accelerator() {
@@ -157,5 +161,28 @@ mod tests {
         assert!(text().contains(counted));
         drop((model, other));
         assert!(!text().contains("usher_latency_"), "a model that is gone is not shown");
+    }
+    #[test]
+    fn groups_that_are_gone_have_no_series() {
+        let registry = Registry::new();
+        let metrics = LatencyMetrics::register(&registry).unwrap();
+        let text = || prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        let model = Arc::new(Model::new(1000.0, Clock::stopped()));
+        metrics.show(&model);
+        let pool = |accelerators: &[&str]| {
+            let store = Store::default();
+            let spec = |accelerator: &&str| {
+                let mut spec = EndpointSpec::new(*accelerator, ([10, 0, 0, 1], 8000));
+                spec.labels.insert("llm-d.ai/accelerator".to_owned(), (*accelerator).to_owned());
+                spec
+            };
+            store.replace(accelerators.iter().map(spec).collect());
+            store.snapshot()
+        };
+        let pods = pool(&["a", "b"]);
+        pods.endpoints().iter().for_each(|endpoint| _ = model.groups.of(endpoint, 1000.0));
+        assert!(text().contains("tokens_per_second{accelerator=\"b\",role=\"\"} 1000"), "{}", text());
+        model.groups.sweep(&pool(&["a"]), 0);
+        assert!(text().contains("accelerator=\"a\"") && !text().contains("accelerator=\"b\""), "{}", text());
     }
 }
