@@ -32,8 +32,26 @@ schedulingProfiles:
 - {name: main, plugins: [{pluginRef: expected-latency-scorer}]}
 ";
 
-/// The same with the admin port of a running picker.
+/// A configuration with links beside the admin port of a running picker.
+const PAIRS: &str = "
+plugins:
+- {type: disagg-profile-handler, parameters: {pairing: joint, kvBytesPerToken: 100000, deciders: {prefill: always-disagg-pd-decider}}}
+- {type: always-disagg-pd-decider}
+- {type: expected-latency-scorer}
+- {type: max-score-picker}
+- {type: prefill-filter}
+- {type: decode-filter}
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: expected-latency-scorer}, {pluginRef: max-score-picker}]}
+- {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: expected-latency-scorer}, {pluginRef: max-score-picker}]}
+";
+
+/// The first configuration with the admin port of a running picker.
 fn check_at(admin: &str) -> (u8, Value, String) {
+    check_of(admin, LEARNS)
+}
+
+fn check_of(admin: &str, config: &str) -> (u8, Value, String) {
     let args = CheckArgs {
         files: vec!["-".into()],
         output: Output::Json,
@@ -43,7 +61,7 @@ fn check_at(admin: &str) -> (u8, Value, String) {
         admin: Some(admin.to_owned()),
         memory_budget: MemoryBudget::Off,
     };
-    let (code, out, err) = check_with(&args, LEARNS);
+    let (code, out, err) = check_with(&args, config);
     (code, only(&out), err)
 }
 
@@ -66,6 +84,28 @@ fn constants_far_from_learned_speeds_are_warned_of() {
     let [only] = &warnings[..] else { panic!("{warnings:?}") };
     let text = only.as_str().unwrap();
     assert!(text.starts_with("peakPrefillThroughput is 5000, and endpoints of H100 compute 15000"), "{text}");
+}
+
+#[test]
+fn links_far_from_learned_speeds_are_warned_of() {
+    let link = |endpoint: &str, factor: f64| json!({"endpoint": endpoint, "samples": 80, "factor": factor});
+    let page = json!({"groups": [], "links": [link("default/a", 8.0), link("default/b", 1.2)]}).to_string();
+    let warnings = |config| {
+        let (thread, url) = admin(&page);
+        let (code, report, err) = check_of(&url, config);
+        thread.join().unwrap();
+        assert_eq!((code, err.as_str()), (0, ""), "{report}");
+        let warnings = report["warnings"].as_array().unwrap().clone();
+        warnings.into_iter().filter(|text| text.as_str().unwrap().contains("kvBytesPerToken")).collect()
+    };
+    let found: Vec<Value> = warnings(PAIRS);
+    let [only] = &found[..] else { panic!("{found:?}") };
+    let text = only.as_str().unwrap();
+    assert!(
+        text.starts_with("KV cache transfers to 1 of 2 endpoints") && text.contains("default/a 8.00"),
+        "{text}"
+    );
+    assert_eq!(warnings(LEARNS), Vec::<Value>::new(), "no transfers are configured");
 }
 
 #[test]

@@ -6,13 +6,14 @@ use serde::Deserialize;
 
 use crate::doctor::HttpClient;
 use crate::registry::Resolved;
-use crate::schedule::latency::{FAR, FEWEST, GroupReport};
+use crate::schedule::latency::{FAR, FEWEST, GroupReport, LinkReport};
 
 /// Path of the picker's page.
 const PAGE: &str = "/latency";
 
-/// Parameter that is compared.
+/// Parameters that are compared.
 const THROUGHPUT: &str = "peakPrefillThroughput";
+const KV_BYTES: &str = "kvBytesPerToken";
 
 /// Longest time to respond.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,6 +24,9 @@ const MOST: usize = 4 << 20;
 #[derive(Deserialize)]
 struct Page {
     groups: Vec<GroupReport>,
+    /// A picker of an earlier version shows none.
+    #[serde(default)]
+    links: Vec<LinkReport>,
 }
 
 /// Sentences about a running picker.
@@ -39,11 +43,30 @@ pub(super) struct Learned {
 /// # Errors
 /// A message in one line if the page can't be read.
 pub(super) fn learned(admin: &str, resolved: &Resolved) -> Result<Learned, String> {
-    let mut plugins = resolved.plugins.iter();
-    let configured = plugins.find_map(|plugin| plugin.parameters.get(THROUGHPUT)?.as_f64());
+    let parameter = |name| resolved.plugins.iter().find_map(|plugin| plugin.parameters.get(name)?.as_f64());
     let page = read(admin).map_err(|error| format!("--admin: {error}"))?;
-    let (Some(configured), Some(page)) = (configured, page) else { return Ok(Learned::default()) };
-    Ok(compare(&page.groups, configured))
+    let (Some(configured), Some(page)) = (parameter(THROUGHPUT), page) else { return Ok(Learned::default()) };
+    let mut learned = compare(&page.groups, configured);
+    if parameter(KV_BYTES).is_some() {
+        learned.warnings.extend(transfers(&page.links));
+    }
+    Ok(learned)
+}
+
+/// Sentences about links that are far slower or faster than the picker's configuration says.
+fn transfers(links: &[LinkReport]) -> Vec<String> {
+    let known = links.iter().filter(|link| link.samples >= FEWEST).count();
+    let (slow, fast): (Vec<&LinkReport>, Vec<_>) =
+        links.iter().filter(|link| link.is_far()).partition(|link| link.factor > 1.0);
+    let sentence = |mut far: Vec<&LinkReport>| {
+        far.sort_by(|a, b| a.factor.total_cmp(&b.factor));
+        let LinkReport { endpoint, samples, factor } = far.get(far.len() / 2)?;
+        let of = far.len();
+        Some(format!(
+            "KV cache transfers to {of} of {known} endpoints take far from as long as links and {KV_BYTES} of the picker say, for {endpoint} {factor:.2} times as learned from {samples} transfers: set them near the speed that there is, so that decisions are good from the start"
+        ))
+    };
+    [slow, fast].into_iter().filter_map(sentence).collect()
 }
 
 fn compare(groups: &[GroupReport], configured: f64) -> Learned {
@@ -98,6 +121,25 @@ mod tests {
             warnings.len() == 2 && warnings[0].contains("of a") && warnings[1].contains("of b"),
             "{warnings:?}"
         );
+    }
+
+    #[test]
+    fn links_off_by_more_than_twice_are_warned_of() {
+        let link =
+            |endpoint: &str, samples, factor| LinkReport { endpoint: endpoint.to_owned(), samples, factor };
+        let links = [
+            link("a", 80, 8.0),
+            link("b", 80, 1.9),
+            link("c", 80, 0.25),
+            link("d", 40, 9.0),
+            link("e", 80, 7.0),
+            link("f", 80, 9.0),
+        ];
+        let sentences = transfers(&links);
+        let [slow, fast] = &sentences[..] else { panic!("{sentences:?}") };
+        assert!(slow.contains("to 3 of 5 endpoints") && slow.contains("for a 8.00 times"), "{slow}");
+        assert!(fast.contains("to 1 of 5 endpoints") && fast.contains("for c 0.25 times"), "{fast}");
+        assert_eq!(transfers(&links[1..2]), [""; 0]);
     }
 
     #[test]

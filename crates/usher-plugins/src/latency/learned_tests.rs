@@ -319,6 +319,10 @@ fn factors_of_transfers_count_where_the_same_is_configured() {
     learn(&writer, &pods, &[8000.0, 8000.0], 60);
     let slow = move_caches(&writer, &pods, 1000);
     assert!(slow.iter().all(|factor| (factor / 4.0 - 1.0).abs() < 0.2), "{slow:?}");
+    let links = writer.report().links;
+    let [link] = &links[..] else { panic!("{links:?}") };
+    assert_eq!((&*link.endpoint, link.factor), (&**pods.endpoints()[1].id(), slow[0]), "as the report says");
+    assert!(link.is_far(), "{link:?}");
     let all = records(&writer, &pods);
     let reader = |transfers: Option<&Transfers>| {
         let reader = model();

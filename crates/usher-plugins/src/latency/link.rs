@@ -134,6 +134,11 @@ impl Link {
         self.factor.store(fit.coefficients()[1].to_bits(), Relaxed);
     }
 
+    /// Transfers that it learned from, and the factor.
+    pub(super) fn learned(&self) -> (u64, f64) {
+        (self.fit().samples(), self.factor())
+    }
+
     /// Forgets what was learned.
     pub(super) fn forget(&self) {
         let Self { fit, factor, .. } = Self::default();

@@ -72,6 +72,6 @@ pub use rate::InitialRate;
 pub(crate) use rate::{PEAK_PREFILL_THROUGHPUT, check_throughput};
 pub use reader::Reader;
 pub(crate) use reader::{fresh, reported, targets};
-pub use report::{FAR, FEWEST, GroupReport, Report};
+pub use report::{FAR, FEWEST, GroupReport, LinkReport, Report};
 pub use residuals::{BANDS, Residuals, band};
 pub use table::{Reported, Table};

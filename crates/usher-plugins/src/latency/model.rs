@@ -84,6 +84,8 @@ pub(super) struct Traffic {
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     slot: Arc<Slot>,
+    /// Identifier of the endpoint.
+    pub(super) endpoint: Arc<str>,
     pub(super) backlog: Arc<Backlog>,
 }
 
@@ -227,7 +229,8 @@ impl Model {
                 Some(before) => Backlog::restarted(group, before.started(), millis(self.clock.elapsed())),
                 None => Backlog::new(group),
             };
-            Entry { slot: Arc::clone(endpoint.slot()), backlog: Arc::new(backlog) }
+            let (slot, id) = (Arc::clone(endpoint.slot()), Arc::clone(endpoint.id()));
+            Entry { slot, endpoint: id, backlog: Arc::new(backlog) }
         });
         let backlog = Arc::clone(&entry.backlog);
         entries[number] = Some(entry);

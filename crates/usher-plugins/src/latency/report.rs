@@ -9,10 +9,10 @@ use super::group::Group;
 use super::groups::GroupKey;
 use super::model::Model;
 
-/// Learned times to a first token from which on a learned throughput says something.
+/// Learned times to a first token from which on a learned throughput, or the learned speed of a link, says something.
 pub const FEWEST: u64 = 50;
 
-/// Times that a configured throughput may be above or below the learned one.
+/// Times that a configured throughput or speed of links may be above or below the learned one.
 pub const FAR: f64 = 2.0;
 
 /// State of a pool's latency model.
@@ -22,6 +22,8 @@ pub struct Report {
     pub peak_prefill_throughput: f64,
     /// Endpoints that should be equally fast.
     pub groups: Vec<GroupReport>,
+    /// Links over which KV caches came, by endpoint.
+    pub links: Vec<LinkReport>,
     /// Accuracy of the latest predictions, by load.
     pub prediction: Prediction,
 }
@@ -49,6 +51,24 @@ pub struct GroupReport {
     pub output_token_per_request_s: f64,
     /// More of it per token in the KV cache.
     pub output_token_per_cached_token_s: f64,
+}
+
+/// Learned speed of the link over which KV caches come to an endpoint that decodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkReport {
+    /// Endpoint that decodes.
+    pub endpoint: String,
+    /// Transfers that it learned from.
+    pub samples: u64,
+    /// Times that a transfer takes as long as configured.
+    pub factor: f64,
+}
+
+impl LinkReport {
+    /// Returns `true` if what is configured is far from what was learned.
+    pub fn is_far(&self) -> bool {
+        self.samples >= FEWEST && !(1.0 / FAR..=FAR).contains(&self.factor)
+    }
 }
 
 impl GroupReport {
@@ -123,12 +143,25 @@ impl Model {
         }
     }
 
+    fn links(&self) -> Vec<LinkReport> {
+        let entries = self.entries.load();
+        let links = entries.iter().flatten().map(|entry| {
+            let link = entry.backlog.link();
+            let (samples, factor) = link.learned();
+            LinkReport { endpoint: entry.endpoint.to_string(), samples, factor }
+        });
+        let mut links: Vec<LinkReport> = links.filter(|link| link.samples > 0).collect();
+        links.sort_by(|a, b| a.endpoint.cmp(&b.endpoint));
+        links
+    }
+
     /// The state of the model.
     pub fn report(&self) -> Report {
         let configured = self.initial_rate();
         let mut groups: Vec<GroupReport> =
             self.groups.all().iter().map(|(key, group)| GroupReport::of(key, group, configured)).collect();
         groups.sort_by(|a, b| (&a.accelerator, &a.role).cmp(&(&b.accelerator, &b.role)));
-        Report { peak_prefill_throughput: configured, groups, prediction: self.prediction() }
+        let links = self.links();
+        Report { peak_prefill_throughput: configured, groups, links, prediction: self.prediction() }
     }
 }
