@@ -28,10 +28,8 @@ pub(super) struct Request {
 /// Sends the request, and hands over the replies until the last.
 pub(super) async fn replay(request: Request, turns: Arc<Semaphore>, events: Sender) {
     tokio::time::sleep(request.after).await;
-    // Ends only with the driver.
-    let Ok(_turn) = turns.acquire().await else { return };
     let Request { source, replay, address, .. } = request;
-    let input = match receive(&request, &events).await {
+    let input = match receive(&request, &turns, &events).await {
         Ok(()) => Input::ReplayEnded { replay },
         Err(error) => {
             tracing::debug!(source, %address, %error, "replay of KV events failed");
@@ -42,10 +40,13 @@ pub(super) async fn replay(request: Request, turns: Arc<Semaphore>, events: Send
     let _ = events.send(Event::Endpoint { source, input, model: Bytes::new() }).await;
 }
 
-async fn receive(request: &Request, events: &Sender) -> io::Result<()> {
+async fn receive(request: &Request, turns: &Semaphore, events: &Sender) -> io::Result<()> {
     let Request { source, replay, from, address, .. } = *request;
     let gone = io::ErrorKind::BrokenPipe;
+    // Before its turn: ports that don't answer would take all turns.
     let mut socket = Connection::open(address, Socket::Dealer, events.rooms()).await?;
+    // Ends only with the driver.
+    let _turn = turns.acquire().await.map_err(|_| gone)?;
     let [delimiter, number] = replay_request(from);
     socket.send(&[&delimiter, &number]).await?;
     let began = Event::Endpoint { source, input: Input::ReplayBegan { replay }, model: Bytes::new() };
@@ -67,5 +68,39 @@ async fn receive(request: &Request, events: &Sender) -> io::Result<()> {
         let Received { frames, room } = received;
         drop(frames);
         events.send_in(room, Event::Endpoint { source, input, model }).await.ok_or(gone)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+    use usher_core::memory::Budget;
+
+    use super::super::event::queue;
+    use super::*;
+
+    #[tokio::test]
+    async fn replays_take_their_turn_once_they_are_connected() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (events, mut receiver) = queue(&Arc::new(Budget::default()));
+        let turns = Arc::new(Semaphore::new(0));
+        let request = Request { source: 1, replay: 2, from: 3, address, after: Duration::ZERO };
+        let task = tokio::spawn(replay(request, Arc::clone(&turns), events.clone()));
+        let accepted = tokio::time::timeout(Duration::from_secs(30), listener.accept());
+        let (stream, _) = accepted.await.expect("connects without a turn").unwrap();
+        let mut engine = Connection::accept(stream, Socket::Router, events.rooms()).await.unwrap();
+        assert!(receiver.try_recv().is_err(), "no request was sent");
+        turns.add_permits(1);
+        let request = engine.next().await.unwrap();
+        assert_eq!(request.frames.last().unwrap()[..], 3u64.to_be_bytes());
+        let began = receiver.recv().await.unwrap();
+        assert!(matches!(began.event, Event::Endpoint { input: Input::ReplayBegan { replay: 2 }, .. }));
+        assert_eq!(turns.available_permits(), 0);
+        drop(engine);
+        let failed = receiver.recv().await.unwrap();
+        assert!(matches!(failed.event, Event::Endpoint { input: Input::ReplayFailed { replay: 2 }, .. }));
+        task.await.unwrap();
+        assert_eq!(turns.available_permits(), 1);
     }
 }

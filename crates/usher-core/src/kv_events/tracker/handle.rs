@@ -98,11 +98,21 @@ impl Tracker {
             self.counts.duplicates += 1;
             return;
         }
+        let is_in_turn = self.continuous && self.next == Some(sequence);
+        if self.replays_beside() {
+            if is_in_turn {
+                return self.accept_beside(sequence, payload, turn);
+            }
+            // What is missing now comes first.
+            self.stop_replay(turn);
+            self.drop_held();
+        }
         if self.replay.is_some() {
-            return self.hold(sequence, payload);
+            self.hold(sequence, payload);
+            return;
         }
         match self.next {
-            Some(next) if sequence == next && self.continuous => {}
+            Some(_) if is_in_turn => {}
             None if sequence == 0 => self.reset(true, turn),
             next => {
                 if next.is_some_and(|next| sequence > next) {
@@ -130,7 +140,8 @@ impl Tracker {
         let quiet_ms = turn.now_ms.saturating_sub(self.heard_ms);
         let silent_ms = self.settings.silent_ms.saturating_mul(1 << self.silences.min(6));
         let is_silent = quiet_ms >= silent_ms && self.served >= self.settings.silent_requests;
-        if self.state == State::Connected && self.replay.is_none() && is_silent {
+        let is_replaying = self.replay.is_some() && !self.replays_beside();
+        if self.state == State::Connected && !is_replaying && is_silent {
             self.counts.silences += 1;
             self.silences = self.silences.saturating_add(1);
             self.served = 0;

@@ -10,6 +10,20 @@ impl Tracker {
         self.replay.is_some_and(|current| current.id == replay)
     }
 
+    /// Returns `true` while live messages go on beside a replay that has brought nothing yet, as none was missed.
+    pub(super) fn replays_beside(&self) -> bool {
+        self.replay.is_some_and(|replay| replay.is_optional)
+    }
+
+    /// Applies a message in turn beside a replay. Those from its request on are kept as well: it may not bring them.
+    pub(super) fn accept_beside(&mut self, sequence: u64, payload: Bytes, turn: &mut Turn<'_>) {
+        let may_lack_it = self.replay.is_some_and(|replay| replay.began_ms.is_some());
+        self.accept(sequence, payload.clone(), turn);
+        if may_lack_it && !self.hold(sequence, payload) {
+            self.give_up(turn);
+        }
+    }
+
     /// Returns `true` if a replay may be asked for.
     pub(super) fn may_replay(&self, turn: &Turn<'_>) -> bool {
         self.settings.replays && self.state == State::Connected && turn.now_ms >= self.cooldown.until_ms
@@ -34,7 +48,9 @@ impl Tracker {
         };
         self.counts.replays += 1;
         self.ask(replay, next, 0, turn);
-        self.set_in_sync(false, turn);
+        if !is_optional {
+            self.set_in_sync(false, turn);
+        }
     }
 
     /// Sends the request of an attempt.
@@ -77,6 +93,9 @@ impl Tracker {
         match replay.stage {
             Stage::Everything => {
                 replay.stage = Stage::Running;
+                // From here on what was known is gone, and the rest is needed.
+                replay.is_optional = false;
+                self.set_in_sync(false, turn);
                 self.recent.clear();
                 self.reset(sequence == 0, turn);
             }
@@ -188,14 +207,18 @@ impl Tracker {
 
     /// Goes on with the live messages. What they lack is asked for once more, later.
     fn give_up(&mut self, turn: &mut Turn<'_>) {
-        let was_optional = self.replay.is_some_and(|replay| replay.is_optional);
+        let was_optional = self.replays_beside();
         self.stop_replay(turn);
         self.counts.failed_replays += 1;
         self.cooldown.until_ms = turn.now_ms.saturating_add(self.cooldown.next_ms);
         self.cooldown.next_ms =
             self.cooldown.next_ms.saturating_mul(2).min(self.settings.replay_cooldown_ms.saturating_mul(20));
         self.cooldown.unsatisfied = true;
-        let mut in_sync = was_optional && self.continuous;
+        if was_optional {
+            // All that was held was applied as it came.
+            return self.drop_held();
+        }
+        let mut in_sync = false;
         while let Some((sequence, payload)) = self.take_held() {
             let next = self.next.filter(|_| self.continuous);
             if next.is_some_and(|next| sequence < next) {

@@ -87,7 +87,7 @@ pub(super) struct Replay {
     pub(super) attempts: u32,
     /// `true` if this attempt brought events.
     pub(super) progressed: bool,
-    /// Only more than is known is asked for: there was no gap.
+    /// Only more than is known is asked for, as there was no gap, and nothing of it has come yet.
     pub(super) is_optional: bool,
 }
 
@@ -211,16 +211,18 @@ impl Tracker {
         }
     }
 
-    /// Keeps a live message for the end of the replay.
-    pub(super) fn hold(&mut self, sequence: u64, payload: Bytes) {
+    /// Keeps a live message for the end of the replay. Returns `false` if it finds no room.
+    pub(super) fn hold(&mut self, sequence: u64, payload: Bytes) -> bool {
         let bytes = self.held_bytes + payload.len();
-        if self.held.len() >= self.settings.held_messages || bytes > self.settings.held_bytes {
+        let has_room = self.held.len() < self.settings.held_messages && bytes <= self.settings.held_bytes;
+        if has_room {
+            self.held_bytes = bytes;
+            self.held.push_back((sequence, payload));
+        } else {
             self.counts.overflows += 1;
             self.overflowed = true;
-            return;
         }
-        self.held_bytes = bytes;
-        self.held.push_back((sequence, payload));
+        has_room
     }
 
     pub(super) fn take_held(&mut self) -> Option<(u64, Bytes)> {
@@ -229,7 +231,7 @@ impl Tracker {
         Some((sequence, payload))
     }
 
-    fn drop_held(&mut self) {
+    pub(super) fn drop_held(&mut self) {
         self.held.clear();
         self.held_bytes = 0;
         self.overflowed = false;
