@@ -451,13 +451,14 @@ impl Residency {
     }
 }
 
-/// Keys of each block besides its tokens, in order. vLLM's keys begin with the adapter's name, which is left
-/// out, as the chain begins with it already.
+/// Keys of each block besides its tokens, in order. vLLM's keys begin with the adapter's name, which is left out there, as
+/// the chain begins with it already; a salt may be the same.
 fn extras_by_block<'a>(stored: &Stored<'a>) -> impl FnMut() -> SmallVec<[&'a [u8]; 4]> + use<'a> {
     let adapter = stored.lora_name.map(str::as_bytes);
     let (mut extra_keys, mut mm_keys) = (stored.extra_keys.iter(), stored.mm_keys.iter());
     move || {
-        let keys = [extra_keys.next(), mm_keys.next()].into_iter().flatten();
-        keys.flat_map(|keys| keys.iter()).filter(|key| adapter != Some(key)).collect()
+        let mut of_block = extra_keys.next().into_iter().flat_map(|keys| keys.iter()).peekable();
+        of_block.next_if(|first| adapter == Some(*first));
+        of_block.chain(mm_keys.next().into_iter().flat_map(|keys| keys.iter())).collect()
     }
 }

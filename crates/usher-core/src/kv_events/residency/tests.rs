@@ -273,12 +273,14 @@ fn source_is_complete_until_a_block_is_unknown() {
     assert!(!bench.summary().complete);
 }
 
+/// Keys of each block besides its tokens.
+fn extra(values: &[&[&str]]) -> (&'static str, Value) {
+    let keys = values.iter().map(|keys| Value::Array(keys.iter().map(|key| (*key).into()).collect()));
+    ("extra_keys", Value::Array(keys.collect()))
+}
+
 #[test]
 fn adapters_salts_and_images_share_no_blocks() {
-    let extra = |values: &[&[&str]]| {
-        let keys = values.iter().map(|keys| Value::Array(keys.iter().map(|key| (*key).into()).collect()));
-        ("extra_keys", Value::Array(keys.collect()))
-    };
     let mut bench = Bench::of_tokens(4);
     bench.store("abcdefgh", 4, None, &[1, 2], &[]).unwrap();
     bench.store("abcd", 4, None, &[3], &[extra(&[&["salt"]])]).unwrap();
@@ -308,6 +310,16 @@ fn adapters_salts_and_images_share_no_blocks() {
     ] {
         assert_eq!(bench.match_as(model, "abcdefghijkl", &extras).len(), matched, "{extras:?}");
     }
+}
+
+#[test]
+fn a_salt_may_be_named_as_the_adapter() {
+    let mut bench = Bench::of_tokens(4);
+    bench.store("abcd", 4, None, &[1], &[("lora_name", "sql".into()), extra(&[&["sql", "sql"]])]).unwrap();
+    bench.store("efgh", 4, Some(1), &[2], &[("lora_name", "sql".into()), extra(&[&["sql"]])]).unwrap();
+    let adapter = Chain::of_model(b"sql");
+    assert_eq!(bench.match_as(adapter, "abcdefgh", &[(0, "sql")]).len(), 2);
+    assert!(bench.match_as(adapter, "abcdefgh", &[]).is_empty());
 }
 
 #[test]
