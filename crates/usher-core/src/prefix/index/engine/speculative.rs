@@ -1,6 +1,6 @@
 //! Blocks that endpoints are about to hold.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -26,33 +26,83 @@ pub(super) struct Speculative {
 struct Pending {
     /// Time until which each block of a slot lasts.
     until: HashMap<(u16, u64), u64>,
-    /// Requests in the order in which they were decided. Each keeps its slot from being given to another endpoint.
-    requests: VecDeque<Request>,
+    /// Requests by the time until which they last, then by number. Each keeps its slot from being given to another
+    /// endpoint.
+    requests: BTreeMap<(u64, u64), Request>,
+    /// Request of a slot with these blocks, by the last of them, which follows from those before it.
+    by_last: HashMap<(u16, u64), (u64, u64)>,
+    /// Blocks of all requests, those that they share counted each time.
+    queued: usize,
+    next: u64,
 }
 
 #[derive(Debug)]
 struct Request {
     slot: Arc<Slot>,
     blocks: Arc<Blocks>,
-    until_ms: u64,
+}
+
+impl Request {
+    fn last(&self) -> Option<(u16, u64)> {
+        self.blocks.hashes().last().map(|last| (self.slot.number() as u16, *last))
+    }
+}
+
+impl Pending {
+    /// A request for the same blocks of a slot.
+    fn same(&self, request: &Request) -> Option<(u64, u64)> {
+        let at = *self.by_last.get(&request.last()?)?;
+        self.requests.get(&at).filter(|same| same.blocks.hashes() == request.blocks.hashes()).map(|_| at)
+    }
+
+    fn push(&mut self, request: Request, until_ms: u64) {
+        let at = (until_ms, self.next);
+        self.next += 1;
+        self.queued += request.blocks.len();
+        if let Some(last) = request.last() {
+            self.by_last.insert(last, at);
+        }
+        self.requests.insert(at, request);
+    }
+
+    fn take(&mut self, at: (u64, u64)) -> Option<Request> {
+        let request = self.requests.remove(&at)?;
+        self.queued -= request.blocks.len();
+        if let Some(last) = request.last().filter(|last| self.by_last.get(last) == Some(&at)) {
+            self.by_last.remove(&last);
+        }
+        Some(request)
+    }
+
+    /// Takes the first request whose time is over.
+    fn pop(&mut self, now_ms: u64) -> Option<Request> {
+        let (&at, _) = self.requests.first_key_value()?;
+        if at.0 <= now_ms { self.take(at) } else { None }
+    }
 }
 
 impl Speculative {
-    /// Blocks of all requests at most; 16 MiB.
+    /// Blocks at most; 16 MiB.
     pub(super) const MAX_BLOCKS: usize = 1 << 18;
-    /// Requests at most.
+    /// Requests at most, and blocks of all of them, which most share; 8 MiB.
     const MAX_REQUESTS: usize = 1 << 14;
+    pub(super) const MAX_QUEUED: usize = 1 << 20;
 
     pub(super) fn add(&self, slot: &Arc<Slot>, blocks: &Arc<Blocks>, now_ms: u64, until_ms: u64) {
         let shards = self.shards.get_or_init(Shards::new);
         let mut pending = self.lock();
         self.drop_old(&mut pending, now_ms);
-        let has_room = pending.requests.len() < Self::MAX_REQUESTS
-            && pending.until.len() + blocks.len() <= Self::MAX_BLOCKS;
-        if !has_room || blocks.is_empty() {
+        let number = slot.number() as u16;
+        let request = Request { slot: Arc::clone(slot), blocks: Arc::clone(blocks) };
+        let same = pending.same(&request);
+        let is_short =
+            pending.requests.len() < Self::MAX_REQUESTS && pending.queued + blocks.len() <= Self::MAX_QUEUED;
+        let is_known = |hash: &u64| pending.until.contains_key(&(number, *hash));
+        let has_room = pending.until.len() + blocks.len() <= Self::MAX_BLOCKS
+            || same.is_some() && blocks.hashes().iter().all(is_known);
+        if !(is_short || same.is_some()) || !has_room || blocks.is_empty() {
             return;
         }
-        let number = slot.number() as u16;
         for hash in blocks.hashes() {
             let until = pending.until.entry((number, *hash)).or_insert_with(|| {
                 shards.insert(Key::of(*hash), number);
@@ -60,8 +110,9 @@ impl Speculative {
             });
             *until = until_ms.max(*until);
         }
-        let request = Request { slot: Arc::clone(slot), blocks: Arc::clone(blocks), until_ms };
-        pending.requests.push_back(request);
+        // The same prompt once more lasts longer.
+        let last_ms = same.and_then(|at| pending.take(at).map(|_| at.0)).unwrap_or(0);
+        pending.push(request, until_ms.max(last_ms));
         self.len.store(pending.until.len(), Relaxed);
     }
 
@@ -84,7 +135,7 @@ impl Speculative {
     }
 
     fn drop_old(&self, pending: &mut Pending, now_ms: u64) {
-        while let Some(request) = pending.requests.pop_front_if(|request| request.until_ms <= now_ms) {
+        while let Some(request) = pending.pop(now_ms) {
             let number = request.slot.number() as u16;
             for hash in request.blocks.hashes() {
                 // A later request may rely on it.
@@ -95,7 +146,7 @@ impl Speculative {
             }
         }
         if pending.until.is_empty() && pending.until.capacity() > 1 << 10 {
-            *pending = Pending { requests: std::mem::take(&mut pending.requests), ..Pending::default() };
+            pending.until = HashMap::new();
         }
         self.len.store(pending.until.len(), Relaxed);
     }
@@ -119,11 +170,12 @@ impl Speculative {
     pub(super) fn bytes(&self) -> usize {
         let Some(shards) = self.shards.get() else { return 0 };
         let pending = self.lock();
-        let requests = pending.requests.iter().map(|request| request.blocks.len() * size_of::<u64>());
+        let of_request = size_of::<((u64, u64), Request)>();
         shards.bytes()
             + pending.until.capacity() * (size_of::<((u16, u64), u64)>() + 1)
-            + pending.requests.capacity() * size_of::<Request>()
-            + requests.sum::<usize>()
+            + pending.by_last.capacity() * (size_of::<((u16, u64), (u64, u64))>() + 1)
+            + pending.requests.len() * of_request
+            + pending.queued * size_of::<u64>()
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {

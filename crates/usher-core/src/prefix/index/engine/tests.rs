@@ -139,6 +139,34 @@ fn speculative_blocks_are_bounded() {
 }
 
 #[test]
+fn repeated_speculation_takes_no_more_memory() {
+    let pool = Pool::of(0..2);
+    let index = EngineIndex::new();
+    let prompt = || blocks(0..4096);
+    let speculate =
+        |name, now_ms| index.speculate(pool.endpoint(name).unwrap(), &prompt(), now_ms, now_ms + 10);
+    speculate(0, 0);
+    let once = index.bytes();
+    (0..300).for_each(|_| speculate(0, 1));
+    assert!(index.bytes() < once + once / 8, "{} and {once} bytes", index.bytes());
+    index.expire(10);
+    assert_eq!(index.speculative_blocks(), 4096, "the last time counts");
+    // Requests that are no longer than each other share all blocks but the last.
+    (0..300).for_each(|end| {
+        let longer = blocks((0..4095).chain([20_000 + end]));
+        index.speculate(pool.endpoint(1).unwrap(), &longer, 1, 20);
+    });
+    let queued = Speculative::MAX_QUEUED * size_of::<u64>();
+    assert!(index.bytes() < 4 * once + queued, "{} bytes", index.bytes());
+    // What the engine reports is forgotten with its request.
+    prompt().hashes().iter().for_each(|hash| index.set(pool.endpoint(0).unwrap().slot(), *hash, Some(0)));
+    index.expire(20);
+    assert_eq!(index.speculative_blocks(), 0);
+    speculate(1, 20);
+    assert_eq!(index.speculative_blocks(), 4096);
+}
+
+#[test]
 fn a_status_is_kept_by_slot() {
     let pool = Pool::of(0..3);
     let index = EngineIndex::new();
