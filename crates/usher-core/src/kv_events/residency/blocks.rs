@@ -69,7 +69,7 @@ struct TierCopies {
 const MAX_HOLDS: usize = 16;
 
 impl BlockCopies {
-    /// The fastest tier with a copy.
+    /// The first tier with a copy.
     pub(super) fn best(&self) -> Option<Tier> {
         self.0.iter().map(|hold| hold.tier).min()
     }

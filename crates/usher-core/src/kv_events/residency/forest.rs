@@ -20,7 +20,7 @@ pub struct Change {
     pub source: SourceId,
     /// Key of a block of ours.
     pub key: u64,
-    /// Fastest tier in which the source holds all of the block from now on; `None`: it doesn't any more.
+    /// First tier in which the source holds all of the block from now on; `None`: it doesn't any more.
     pub tier: Option<Tier>,
 }
 

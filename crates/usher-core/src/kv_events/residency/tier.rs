@@ -1,6 +1,6 @@
 //! Tiers of memory that blocks are in.
 
-/// Tier of memory, the fastest first.
+/// Tier of memory. A block in several counts as in the first of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tier(u8);
 
@@ -56,14 +56,20 @@ impl Media {
         self
     }
 
+    /// Numbers the tiers by their places in a list, which has all of them.
+    #[must_use]
+    pub fn in_order(mut self, tiers: &[Tier]) -> Self {
+        for (_, tier) in &mut self.names {
+            let place = tiers.iter().position(|other| other == tier);
+            *tier = place.and_then(|place| Tier::new(u8::try_from(place).ok()?)).unwrap_or(*tier);
+        }
+        self
+    }
+
     /// Tier of a medium, whatever its case. Without a name it is the GPU.
     pub fn tier(&self, medium: Option<&str>) -> Option<Tier> {
-        match medium {
-            None | Some("") => Some(Tier::GPU),
-            Some(name) => {
-                self.names.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, tier)| *tier)
-            }
-        }
+        let name = medium.filter(|name| !name.is_empty()).unwrap_or("gpu");
+        self.names.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, tier)| *tier)
     }
 }
 
@@ -88,5 +94,9 @@ mod tests {
             assert_eq!(media.tier(medium).map(Tier::number), tier, "{medium:?}");
         }
         assert_eq!(Tier::new(Tier::MAX), None);
+        let media = media.in_order(&[Tier::CPU, Tier::DISK, Tier::new(3).unwrap(), Tier::GPU]);
+        for (medium, tier) in [("cpu", 0), ("lmcache", 0), ("fs", 1), ("disk", 2), ("", 3), ("gpu", 3)] {
+            assert_eq!(media.tier(Some(medium)).map(Tier::number), Some(tier), "{medium}");
+        }
     }
 }

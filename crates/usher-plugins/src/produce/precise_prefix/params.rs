@@ -277,7 +277,7 @@ impl TokenProcessor {
     }
 }
 
-/// Numbers of tiers that have no name of their own.
+/// Tiers without a name of their own.
 const MORE_TIERS: std::ops::Range<u8> = 3..Tier::MAX;
 
 impl Indexer {
@@ -310,7 +310,14 @@ impl Indexer {
             media = media.with(&backend.name, tier);
             weights = weights.with(tier.number(), backend.weight);
         }
-        Ok((weights, media))
+        // A block in several tiers counts as in the first: the one of the greatest weight.
+        let mut tiers: Vec<Tier> = (0..more.start).filter_map(Tier::new).collect();
+        let weight = |tier: &Tier| weights.of(tier.number());
+        tiers.sort_by(|one, other| weight(other).total_cmp(&weight(one)));
+        let ordered = (0..).zip(&tiers);
+        let ordered =
+            ordered.fold(TierWeights::default(), |of, (number, tier)| of.with(number, weight(tier)));
+        Ok((ordered, media.in_order(&tiers)))
     }
 }
 
@@ -386,11 +393,43 @@ mod tests {
         let events = &settings.events;
         assert_eq!((events.block_tokens.get(), events.port, events.replay_port), (16, Some(5557), None));
         assert_eq!((events.topic.as_str(), events.dialect, &events.bind), ("kv@", Dialect::Vllm, &None));
-        assert_eq!([0, 1, 2].map(|tier| settings.weights.of(tier)), [1.0, 0.8, 1.0]);
+        for (medium, weight) in [("gpu", 1.0), ("cpu", 0.8), ("disk", 1.0)] {
+            assert_eq!(weight_of(&settings, medium), weight, "{medium}");
+        }
         assert_eq!(settings.speculative, None);
         let null =
             decode("{tokenProcessorConfig: null, kvEventsConfig: {podDiscoveryConfig: null}}").unwrap();
         assert_eq!((null.events.block_tokens.get(), null.events.port), (16, Some(5557)));
+    }
+
+    fn weight_of(settings: &Settings, medium: &str) -> f64 {
+        settings.weights.of(settings.events.media.tier(Some(medium)).unwrap().number())
+    }
+
+    #[test]
+    fn tiers_are_numbered_by_weight() {
+        let order = |configs: &str| {
+            let settings =
+                decode(&format!("{{indexerConfig: {{kvCacheBackendConfigs: [{configs}]}}}}")).unwrap();
+            let mut media = ["gpu", "cpu", "disk", "lmcache", "tape"]
+                .map(|medium| (settings.events.media.tier(Some(medium)).map(Tier::number), medium));
+            media.sort_unstable();
+            let known = media.iter().filter(|(tier, _)| tier.is_some());
+            known.map(|(_, medium)| *medium).collect::<Vec<_>>().join(" ")
+        };
+        for (configs, expected) in [
+            ("", "gpu cpu disk"),
+            ("{name: gpu, weight: 1}, {name: cpu, weight: 0.8}", "gpu disk cpu"),
+            ("{name: disk, weight: 0.1}, {name: lmcache, weight: 0.9}", "gpu cpu lmcache disk"),
+            (
+                "{name: gpu, weight: 0.5}, {name: tape, weight: 0.7}, {name: cpu_pinned, weight: 0}",
+                "disk tape gpu cpu",
+            ),
+        ] {
+            assert_eq!(order(configs), expected, "{configs}");
+        }
+        let settings = decode("{}").unwrap();
+        assert_eq!(settings.weights.of(settings.events.media.tier(None).unwrap().number()), 1.0);
     }
 
     #[test]
@@ -411,9 +450,7 @@ mod tests {
         assert_eq!(settings.events.bind.as_deref(), Some("0.0.0.0:5557"));
         assert_eq!((settings.events.port, settings.events.dialect), (None, Dialect::Sglang));
         assert_eq!(settings.speculative, Some(Duration::from_millis(500)));
-        assert_eq!(settings.weights.of(2), 0.1);
-        let tier = settings.events.media.tier(Some("LMCache")).unwrap();
-        assert_eq!(settings.weights.of(tier.number()), 0.3);
+        assert_eq!((weight_of(&settings, "disk"), weight_of(&settings, "LMCache")), (0.1, 0.3));
         let ports =
             decode("{kvEventsConfig: {podDiscoveryConfig: {socketPort: 5601, replaySocketPort: 5602}}}");
         let ports = ports.unwrap().events;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use usher_core::endpoints::{Endpoint, EndpointSpec};
-use usher_core::kv_events::{Chain, prompt_keys};
+use usher_core::kv_events::{Chain, Tier, prompt_keys};
 use usher_core::request::{Headers, ParserKind, Parsers, Request, RequestParser};
 use usher_plugin::data::{TokenizedItem, TokenizedPrompt};
 use usher_plugin::testing::Harness;
@@ -55,8 +55,10 @@ impl Bench {
         self.plugin.extra::<KvEventsSource>().unwrap().caches.index()
     }
 
-    fn holds(&self, at: usize, keys: &[u64], tier: u8) {
-        keys.iter().for_each(|key| self.index().set(self.endpoint(at).slot(), *key, Some(tier)));
+    fn holds(&self, at: usize, keys: &[u64], medium: &str) {
+        let media = &self.plugin.extra::<KvEventsSource>().unwrap().settings.media;
+        let tier = media.tier(Some(medium)).map(Tier::number);
+        keys.iter().for_each(|key| self.index().set(self.endpoint(at).slot(), *key, tier));
         self.knows(at, EngineStatus::Complete);
     }
 
@@ -95,8 +97,8 @@ fn held_blocks_are_weighted_by_tier() {
     let mut bench = Bench::new();
     let tokens: Vec<u32> = (0..20).collect();
     let keys = keys_of(&tokens, &[]);
-    bench.holds(0, &keys[..5], 0);
-    bench.holds(1, &keys, 1);
+    bench.holds(0, &keys[..5], "gpu");
+    bench.holds(1, &keys, "cpu");
     assert_eq!(bench.scores(&of_tokens(&tokens)), [0.5, 0.8]);
     assert_eq!(bench.scores(&of_tokens(&[7, 8, 9, 10])), [0.0, 0.0], "another prompt");
 }
@@ -104,14 +106,14 @@ fn held_blocks_are_weighted_by_tier() {
 #[test]
 fn unknown_caches_use_the_approximate_match() {
     let mut bench = Bench::new();
-    bench.holds(0, &keys_of(&[1, 2], &[]), 0);
+    bench.holds(0, &keys_of(&[1, 2], &[]), "gpu");
     bench.knows(0, EngineStatus::Unknown);
     bench.approximately([4, 2]);
     let tokens = of_tokens(&[1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(bench.scores(&tokens), [1.0, 0.5], "nobody was heard");
     bench.knows(0, EngineStatus::Complete);
     assert_eq!(bench.scores(&tokens), [0.25, 0.5]);
-    bench.holds(1, &keys_of(&[1, 2, 3, 4, 5, 6], &[]), 0);
+    bench.holds(1, &keys_of(&[1, 2, 3, 4, 5, 6], &[]), "gpu");
     bench.knows(1, EngineStatus::Partial);
     assert_eq!(bench.scores(&tokens), [0.25, 0.75], "what it published, and perhaps more");
     let text = request(r#"{"model":"m","prompt":"no tokens"}"#);
@@ -121,8 +123,8 @@ fn unknown_caches_use_the_approximate_match() {
 #[test]
 fn salts_and_models_keep_prompts_apart() {
     let mut bench = Bench::new();
-    bench.holds(0, &keys_of(&[1, 2, 3, 4], &[]), 0);
-    bench.holds(1, &keys_of(&[1, 2, 3, 4], &[(0, "salt")]), 0);
+    bench.holds(0, &keys_of(&[1, 2, 3, 4], &[]), "gpu");
+    bench.holds(1, &keys_of(&[1, 2, 3, 4], &[(0, "salt")]), "gpu");
     let asked = |fields: &str| request(&format!("{{{fields},\"prompt\":[1,2,3,4]}}"));
     assert_eq!(bench.scores(&asked(r#""model":"m""#)), [1.0, 0.0]);
     assert_eq!(bench.scores(&asked(r#""model":"m","cache_salt":"salt""#)), [0.0, 1.0]);
@@ -142,22 +144,23 @@ fn media_items_change_every_block_they_cover() {
 }
 
 #[test]
-fn engine_without_events_scores_zero() {
+fn engine_without_events_scores_by_decisions() {
     let mut bench = Bench::new();
-    bench.holds(0, &keys_of(&[1, 2, 3, 4], &[]), 0);
-    let tokens = of_tokens(&[1, 2, 3, 4]);
-    assert_eq!(bench.scores(&tokens), [1.0, 0.0]);
+    bench.holds(0, &keys_of(&[1, 2, 3, 4], &[]), "gpu");
+    bench.approximately([1, 0]);
+    let tokens = of_tokens(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(bench.scores(&tokens), [0.5, 0.0]);
     bench.knows(0, EngineStatus::Unknown);
-    assert_eq!(bench.scores(&tokens), [0.0, 0.0], "it may hold nothing of that any more");
+    assert_eq!(bench.scores(&tokens), [0.25, 0.0], "it may hold nothing any more of what it published");
     let prompt = Arc::new(Blocks::from_prompts([keys_of(&[1, 2, 3, 4], &[])]));
     bench.index().speculate(&bench.endpoint(1), &prompt, 0, u64::MAX);
-    assert_eq!(bench.scores(&tokens), [0.0, 1.0], "it is about to");
+    assert_eq!(bench.scores(&tokens), [0.25, 0.5], "it is about to");
 }
 
 #[test]
 fn missing_prompt_blocks_are_expected_as_events() {
     let bench = Bench::new();
-    bench.holds(0, &keys_of(&[1, 2, 3, 4], &[]), 0);
+    bench.holds(0, &keys_of(&[1, 2, 3, 4], &[]), "gpu");
     assert_eq!(bench.published_of(&of_tokens(&[1, 2, 3, 4, 5]), 0), [0; 0], "it has all full blocks already");
     assert_eq!(bench.published_of(&of_tokens(&[1, 2, 3, 4, 5, 6]), 0), [1]);
     assert_eq!(bench.published_of(&of_tokens(&[1, 2, 3, 4]), 1), [0, 1]);
@@ -169,7 +172,7 @@ fn missing_prompt_blocks_are_expected_as_events() {
 fn only_full_engine_blocks_are_expected_as_events() {
     let bench = Bench::new();
     let tokens: Vec<u32> = (0..16).collect();
-    bench.holds(0, &keys_of(&tokens[..8], &[]), 0);
+    bench.holds(0, &keys_of(&tokens[..8], &[]), "gpu");
     let caches = Arc::clone(&bench.plugin.extra::<KvEventsSource>().unwrap().caches);
     caches.set_block_tokens(vec![8, 0]);
     assert_eq!(bench.published_of(&of_tokens(&tokens[..14]), 0), [0; 0], "six tokens more");

@@ -40,7 +40,7 @@ pub struct EngineIndex {
 }
 
 impl EngineIndex {
-    /// Tiers at most, the fastest first.
+    /// Tiers at most.
     pub const TIERS: usize = weights::TIERS;
 
     /// An empty index.
