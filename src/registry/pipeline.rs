@@ -219,3 +219,41 @@ impl Pipeline {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+
+    use super::*;
+    use crate::schedule::DataType;
+
+    #[test]
+    fn precise_producers_read_an_approximate_match_of_any_name() {
+        let approx = "{type: approx-prefix-cache-producer}";
+        for (others, expected) in [
+            ("", "approx-prefix-cache-producer"),
+            (", {type: approx-prefix-cache-producer, name: mine}", "mine"),
+            (", {type: approx-prefix-cache-producer, name: mine}, APPROX", "approx-prefix-cache-producer"),
+            (
+                ", {type: approx-prefix-cache-producer, name: mine}, {type: approx-prefix-cache-producer, name: b}",
+                "mine",
+            ),
+        ] {
+            for kind in ["producer", "scorer"] {
+                let others = others.replace("APPROX", approx);
+                let text = format!("plugins: [{{type: precise-prefix-cache-{kind}, name: precise}}{others}]");
+                let config = EndpointPickerConfig::parse(&text).unwrap();
+                let metrics = SchedulerMetrics::register(&Registry::new()).unwrap();
+                let built = Pipeline::build(Some(&config), true, &metrics, &State::default()).unwrap();
+                let precise = built.resolved.plugins.iter().find(|plugin| plugin.name == "precise").unwrap();
+                let mut reads = precise.reads.iter();
+                let reads = reads.find(|read| read.data == DataType::PrefixCacheMatchInfo).unwrap();
+                assert_eq!(reads.producer, expected, "{text}");
+                let count = built.resolved.plugins.iter();
+                let count =
+                    count.filter(|plugin| plugin.plugin_type == "approx-prefix-cache-producer").count();
+                assert_eq!(count, others.matches("approx-prefix").count().max(1), "{text}");
+            }
+        }
+    }
+}

@@ -43,10 +43,15 @@ async fn picker_with(events: &str, more: &str, b: &str) -> Picker {
     Picker::start(&[("a", A, 8000), ("b", b, 8000)], &[&config(events, more)]).await
 }
 
-/// Configuration with these sockets and more plugins.
+/// Configuration with these sockets and more plugins; without an approximate match among these nothing is known by
+/// decisions.
 fn config(events: &str, more: &str) -> String {
+    let approximate = match more.contains("approx-prefix-cache-producer") {
+        true => "",
+        false => ", {type: approx-prefix-cache-producer, parameters: {maxPrefixTokensToMatch: 1}}",
+    };
     format!(
-        "--config-text=plugins: [{{type: precise-prefix-cache-producer, parameters: {{tokenProcessorConfig: {{blockSizeTokens: {BLOCK}}}, kvEventsConfig: {{{events}}}}}}}, {{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}}}{more}]"
+        "--config-text=plugins: [{{type: precise-prefix-cache-producer, parameters: {{tokenProcessorConfig: {{blockSizeTokens: {BLOCK}}}, kvEventsConfig: {{{events}}}}}}}, {{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}}}{more}{approximate}]"
     )
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use usher_core::config::ConfigError;
+use usher_plugin::params::PREFIX_PRODUCER;
 use usher_plugin::{Build, BuildContext, Kind, PluginParts, PluginType, beta};
 
 use crate::produce::precise_prefix;
@@ -15,7 +16,7 @@ use super::prefix_cache::{PrefixCacheScorer, PrefixCacheScorerParams};
 pub static TYPE: PluginType = beta("precise-prefix-cache-scorer", &[Kind::Scorer, Kind::DataProducer, Kind::PreRequest, Kind::Extractor],
     "The more of a prompt an endpoint has in its KV cache by its engine's events, the better: all of it scores 1.",
     Build::Reading(build)).takes::<PrecisePrefixParams>().instead("precise-prefix-cache-producer")
-    .behind(&[precise_prefix::TYPE.name])
+    .behind(&[precise_prefix::TYPE.name, PREFIX_PRODUCER])
     .when("Not in new configurations: prefix-cache-scorer reads what precise-prefix-cache-producer says.");
 
 fn build(cx: &mut BuildContext<'_>) -> Result<PluginParts, ConfigError> {

@@ -3,7 +3,7 @@
 //!
 //! Needs the tokens of prompts, from a `token-producer` that asks an engine for them or from requests that
 //! have them. Without them, or for an endpoint whose engine was not heard or may hold more than its events
-//! say, the match of `approx-prefix-cache-producer` counts, if the configuration has one.
+//! say, the match of `approx-prefix-cache-producer` counts.
 
 mod agreement;
 mod caches;
@@ -40,7 +40,7 @@ pub use params::{KvEventsSettings, PrecisePrefixParams};
 #[rustfmt::skip]
 pub static TYPE: PluginType = beta("precise-prefix-cache-producer", &[Kind::DataProducer, Kind::PreRequest, Kind::Extractor],
     "Reports how much of a prompt each endpoint has in its KV cache, from its engine's KV events.",
-    Build::Reading(build)).takes::<PrecisePrefixParams>()
+    Build::Reading(build)).takes::<PrecisePrefixParams>().behind(&[PREFIX_PRODUCER])
     .when("Engines that publish KV events, with a token-producer that has their tokens.");
 
 /// Source of KV events that the host subscribes to.
@@ -92,12 +92,13 @@ pub(crate) fn build_as(
     };
     // So that it comes first, whoever it is in the end.
     let _: Key<PromptTokenIds> = cx.may_read("token-producer");
+    let approximate = approximate(cx);
     let prefix = cx.produces();
     let plugin = Arc::new(PrecisePrefixProducer {
         prefix,
         blocks: cx.produces(),
         explained: cx.produces(),
-        approximate: cx.may_read(PREFIX_PRODUCER),
+        approximate,
         tokens,
         caches,
         weights: settings.weights,
@@ -110,6 +111,14 @@ pub(crate) fn build_as(
     let parts = PluginParts::with(&params)?.with_summary(summary).with_extra(source);
     let parts = PluginParts { producer: Some(Arc::clone(&plugin) as _), pre_request: Some(plugin), ..parts };
     Ok((parts, prefix))
+}
+
+/// Approximate match of the declared producer, of several that with its type's name; without any, one is added.
+fn approximate(cx: &mut BuildContext<'_>) -> Key<PrefixMatch> {
+    let producers: Vec<&str> = cx.built(PREFIX_PRODUCER).collect();
+    let own = producers.iter().find(|name| **name == PREFIX_PRODUCER);
+    let producer = own.or(producers.first()).copied().unwrap_or(PREFIX_PRODUCER);
+    cx.reads(producer)
 }
 
 /// A scorer beside a producer, in one plugin.
@@ -253,7 +262,7 @@ impl PreRequest for PrecisePrefixProducer {
 struct Sent {
     /// Tokens that are predicted to be cached; `None` where the response would say nothing about that.
     predicted: Option<u64>,
-    /// `None` where not all is known of what the endpoint holds.
+    /// `None` where nothing is known of what the endpoint holds.
     comparison: Option<Comparison>,
     counts: Arc<PreciseCounts>,
 }
