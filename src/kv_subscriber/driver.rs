@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use usher_core::endpoints::{Clock, Slot, Store};
 use usher_core::kv_events::{Input, Residency, ResidencySettings, SourceId, Tracker, TrackerSettings};
-use usher_core::memory::{Kind, Reservation};
+use usher_core::memory::{IndexShare, Kind, Reservation};
 use usher_core::prefix::EngineStatus;
 use usher_plugins::KvEventsSource;
 
@@ -20,7 +20,7 @@ use super::central;
 use super::event::{self, Queued, Sender, queue};
 use super::metrics::{EndpointNumbers, Numbers, Totals};
 use super::replay::MAX_REPLAYS;
-use super::share::{limit, share};
+use super::share::{WEIGHT, limit, share};
 use super::skipped::Skipped;
 use super::source::Source;
 use super::writes::Writes;
@@ -45,6 +45,7 @@ pub(super) struct Driver {
     events: mpsc::Receiver<Queued>,
     pub(super) random: StdRng,
     held: Reservation,
+    share: IndexShare,
     /// Blocks that were indexed.
     pub(super) admitted: u64,
     /// Events of endpoints that are gone that were not applied.
@@ -61,9 +62,10 @@ impl Driver {
         clock: Clock,
         numbers: Arc<Numbers>,
     ) -> Self {
+        let of_index = IndexShare::new(config.caches.budget(), WEIGHT);
         let settings = ResidencySettings {
             block_tokens: config.settings.block_tokens,
-            bytes: share(config.caches.budget()),
+            bytes: share(&of_index),
             ..ResidencySettings::default()
         };
         let (sender, events) = queue(config.caches.budget());
@@ -78,6 +80,7 @@ impl Driver {
             events,
             random: StdRng::from_rng(&mut rand::rng()),
             held: Reservation::new(config.caches.budget(), Kind::PrefixIndex),
+            share: of_index,
             admitted: 0,
             skipped: Skipped::new(),
             unknown_pods: 0,
@@ -219,9 +222,8 @@ impl Driver {
         index.expire(self.clock.now_ms());
         let held: usize = self.sources.values().map(|source| source.tracker.held_bytes()).sum();
         self.held.set((self.residency.bytes() + index.bytes() + held) as u64);
-        let budget = self.config.caches.budget();
-        let has_room = budget.has_room_for_prefixes();
-        self.residency.limit_bytes(limit(share(budget), self.residency.bytes(), has_room));
+        let has_room = self.share.budget().has_room_for_prefixes();
+        self.residency.limit_bytes(limit(share(&self.share), self.residency.bytes(), has_room));
         let endpoints = self.sources.values().map(|source| self.numbers_of(source)).collect();
         let totals = Totals {
             admitted: self.admitted,

@@ -1,15 +1,16 @@
 //! Memory for what engines hold.
 
-use usher_core::memory::Budget;
+use usher_core::memory::IndexShare;
 
-/// Part of the bytes that indexes may take, in 108ths, for the blocks that engines hold: 76 bytes a block,
-/// beside 32 of the index.
-const SHARE: usize = 76;
+/// Bytes of a block: of what an engine holds, and of the index beside it.
+const HELD: usize = 76;
+const INDEXED: usize = 32;
+/// Weight of the index among others.
+pub(super) const WEIGHT: u32 = (HELD + INDEXED) as u32;
 
 /// Bytes that what engines hold may take.
-pub(super) fn share(budget: &Budget) -> usize {
-    let all = usize::try_from(budget.prefix_index()).unwrap_or(usize::MAX);
-    all / 108 * SHARE
+pub(super) fn share(of: &IndexShare) -> usize {
+    usize::try_from(of.bytes()).unwrap_or(usize::MAX) / (HELD + INDEXED) * HELD
 }
 
 /// Bytes that what engines hold may take now, of a share: no more than it has where the budget is full. Others that fill

@@ -14,6 +14,7 @@ mod connection;
 mod connection_slots;
 pub mod files;
 mod idle;
+mod index_share;
 mod meter;
 mod refusals;
 mod reservation;
@@ -31,6 +32,7 @@ pub use budget::{Budget, BudgetFull, Kind, NoRoom, Sheddable, keep_measuring, wa
 pub use connection::{ConnectionRoom, TURN, Windows};
 pub use connection_slots::{Close, ConnectionSlots};
 pub use idle::MAX_CONNECTIONS;
+pub use index_share::IndexShare;
 pub use refusals::RefusedStream;
 pub use reservation::Reservation;
 pub use small_calls::{SmallCall, SmallPort};

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use crate::endpoints::{Endpoint, Snapshot};
-use crate::memory::{Budget, Kind, Reservation};
+use crate::memory::{Budget, IndexShare, Kind, Reservation};
 
-use super::{Blocks, PrefixIndex};
+use super::{Blocks, Limits, PrefixIndex};
 
 /// Counts of an [`IndexWriter`]'s requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct IndexWriterCounts {
 pub struct IndexWriter {
     way: Way,
     index: Arc<PrefixIndex>,
-    budget: Arc<Budget>,
+    share: Arc<IndexShare>,
     shared: Arc<Shared>,
 }
 
@@ -49,7 +49,7 @@ enum Way {
 struct Worker {
     index: Arc<PrefixIndex>,
     shared: Arc<Shared>,
-    budget: Arc<Budget>,
+    share: Arc<IndexShare>,
     held: Reservation,
 }
 
@@ -91,28 +91,29 @@ impl IndexWriter {
     /// # Errors
     /// `io::Error` if the system can't start another thread.
     pub fn start(index: Arc<PrefixIndex>) -> io::Result<Self> {
-        Self::start_within(index, Arc::default())
+        Self::start_within(index, &Arc::default())
     }
 
     /// The same within a memory budget. The index counts there, and doesn't grow while that
-    /// has no room for it.
+    /// has no room for it, or beyond its share beside other indexes.
     ///
     /// # Errors
     /// `io::Error` if the system can't start another thread.
-    pub fn start_within(index: Arc<PrefixIndex>, budget: Arc<Budget>) -> io::Result<Self> {
+    pub fn start_within(index: Arc<PrefixIndex>, budget: &Arc<Budget>) -> io::Result<Self> {
         let (queue, work) = sync_channel(Self::MAX_REQUESTS);
         let shared = Arc::new(Shared::default());
-        let worker = Worker::new(Arc::clone(&index), Arc::clone(&shared), Arc::clone(&budget));
+        let share = share(budget);
+        let worker = Worker::new(Arc::clone(&index), Arc::clone(&shared), Arc::clone(&share));
         thread::Builder::new().name("prefix-writer".to_owned()).spawn(move || worker.drain(work))?;
-        Ok(Self { way: Way::Thread(queue), index, budget, shared })
+        Ok(Self { way: Way::Thread(queue), index, share, shared })
     }
 
     /// A writer without a thread: whoever pushes adds, and needs no flush. For simulations,
     /// where changing threads takes longer than adding.
-    pub fn inline(index: Arc<PrefixIndex>, budget: Arc<Budget>) -> Self {
-        let shared = Arc::new(Shared::default());
-        let worker = Worker::new(Arc::clone(&index), Arc::clone(&shared), Arc::clone(&budget));
-        Self { way: Way::Caller(Mutex::new(worker)), index, budget, shared }
+    pub fn inline(index: Arc<PrefixIndex>, budget: &Arc<Budget>) -> Self {
+        let (shared, share) = (Arc::new(Shared::default()), share(budget));
+        let worker = Worker::new(Arc::clone(&index), Arc::clone(&shared), Arc::clone(&share));
+        Self { way: Way::Caller(Mutex::new(worker)), index, share, shared }
     }
 
     /// An endpoint is sent these blocks, and its cache holds `capacity` of them. A few are added at
@@ -122,7 +123,7 @@ impl IndexWriter {
         let len = blocks.len();
         // What was pushed before comes first.
         if len <= FEW && self.shared.works.load(Relaxed) == 0 && matches!(self.way, Way::Thread(_)) {
-            add(&self.index, &self.budget, &endpoint, &blocks, capacity);
+            add(&self.index, &self.share, &endpoint, &blocks, capacity);
             self.shared.queued.fetch_add(1, Relaxed);
             self.count(len);
             return true;
@@ -141,7 +142,7 @@ impl IndexWriter {
     /// Has the caller put blocks into the index that come from elsewhere, about so many: within the budget, where their
     /// memory is counted.
     pub fn import<T>(&self, blocks: usize, import: impl FnOnce(&PrefixIndex) -> T) -> T {
-        self.index.may_grow(self.budget.has_room_for_prefixes());
+        self.index.may_grow(self.share.may_grow(bytes_of(self.index.entries())));
         let imported = import(&self.index);
         self.count(blocks);
         imported
@@ -150,6 +151,12 @@ impl IndexWriter {
     /// The index.
     pub fn index(&self) -> &Arc<PrefixIndex> {
         &self.index
+    }
+
+    /// Entries that the index may have.
+    pub fn limit(&self) -> usize {
+        let share = usize::try_from(self.share.bytes()).unwrap_or(usize::MAX);
+        self.index.limit().min(share / Limits::BYTES_PER_ENTRY)
     }
 
     /// Has the memory of the index counted again, after so many blocks more.
@@ -214,9 +221,9 @@ impl IndexWriter {
 }
 
 impl Worker {
-    fn new(index: Arc<PrefixIndex>, shared: Arc<Shared>, budget: Arc<Budget>) -> Self {
-        let held = Reservation::new(&budget, Kind::PrefixIndex);
-        Self { index, shared, budget, held }
+    fn new(index: Arc<PrefixIndex>, shared: Arc<Shared>, share: Arc<IndexShare>) -> Self {
+        let held = Reservation::new(share.budget(), Kind::PrefixIndex);
+        Self { index, shared, share, held }
     }
 
     fn drain(mut self, work: Receiver<Work>) {
@@ -232,11 +239,11 @@ impl Worker {
 
     /// Does a piece of work. Returns who waits for it.
     fn fill(&mut self, work: Work) -> Option<SyncSender<()>> {
-        let Self { index, shared, budget, held } = self;
+        let Self { index, shared, share, held } = self;
         let mut waiting = None;
         match work {
             Work::Add { endpoint, blocks, capacity } => {
-                add(index, budget, &endpoint, &blocks, capacity);
+                add(index, share, &endpoint, &blocks, capacity);
                 shared.blocks.fetch_sub(blocks.len(), Relaxed);
             }
             Work::Sweep { slots, now_ms } => index.sweep_slots(slots, now_ms),
@@ -250,10 +257,19 @@ impl Worker {
 }
 
 /// An endpoint has these blocks from now on.
-fn add(index: &PrefixIndex, budget: &Budget, endpoint: &Arc<Endpoint>, blocks: &Blocks, capacity: usize) {
-    index.may_grow(budget.has_room_for_prefixes());
+fn add(index: &PrefixIndex, share: &IndexShare, endpoint: &Arc<Endpoint>, blocks: &Blocks, capacity: usize) {
+    index.may_grow(share.may_grow(bytes_of(index.entries())));
     // Prompt by prompt: each begins with its most recent block.
     blocks.prompts().for_each(|prompt| index.add(endpoint, prompt, capacity));
+}
+
+/// Share in the budget, by the bytes of an entry.
+fn share(budget: &Arc<Budget>) -> Arc<IndexShare> {
+    Arc::new(IndexShare::new(budget, Limits::BYTES_PER_ENTRY as u32))
+}
+
+fn bytes_of(entries: usize) -> u64 {
+    entries as u64 * Limits::BYTES_PER_ENTRY as u64
 }
 
 impl fmt::Debug for IndexWriter {
@@ -305,7 +321,7 @@ mod tests {
         let (_store, snapshot) = pool(&["a", "b"]);
         let budget = Arc::new(Budget::default());
         let index = Arc::new(PrefixIndex::new(Limits::default()));
-        let writer = IndexWriter::start_within(Arc::clone(&index), Arc::clone(&budget)).unwrap();
+        let writer = IndexWriter::start_within(Arc::clone(&index), &budget).unwrap();
         for number in 0..2 * (UNCOUNTED / FEW) as u64 {
             writer.flush();
             let hashes =
@@ -327,7 +343,7 @@ mod tests {
     fn an_inline_writer_needs_no_flush() {
         let (_store, snapshot) = pool(&["a", "b"]);
         let index = Arc::new(PrefixIndex::new(Limits::default()));
-        let writer = IndexWriter::inline(Arc::clone(&index), Arc::default());
+        let writer = IndexWriter::inline(Arc::clone(&index), &Arc::default());
         assert!(writer.push(Arc::clone(&snapshot.endpoints()[1]), blocks(3), 100));
         let mut matched = Vec::new();
         index.find(&blocks(5), snapshot.all().view(), &mut matched);
@@ -343,7 +359,7 @@ mod tests {
         let (_, snapshot) = pool(&["a", "b"]);
         let budget = Arc::new(Budget::new(400_000, 200_000));
         let index = Arc::new(PrefixIndex::new(Limits::of_bytes(1 << 20)));
-        let writer = IndexWriter::start_within(Arc::clone(&index), Arc::clone(&budget)).unwrap();
+        let writer = IndexWriter::start_within(Arc::clone(&index), &budget).unwrap();
         let mut number = 0u64;
         let mut add = |times: u64, writer: &IndexWriter| {
             for _ in 0..times {
@@ -375,6 +391,29 @@ mod tests {
         while !given_back() {
             thread::yield_now();
         }
+    }
+
+    #[test]
+    fn index_stops_growing_at_its_share_beside_another() {
+        let (_, snapshot) = pool(&["a"]);
+        let budget = Arc::new(Budget::new(u64::MAX, 40_000 * Limits::BYTES_PER_ENTRY as u64));
+        let index = Arc::new(PrefixIndex::new(Limits::of_bytes(1 << 20)));
+        let writer = IndexWriter::inline(Arc::clone(&index), &budget);
+        let other = IndexShare::new(&budget, 3 * Limits::BYTES_PER_ENTRY as u32);
+        assert_eq!((writer.limit(), other.bytes()), (10_000, 30_000 * Limits::BYTES_PER_ENTRY as u64));
+        let mut number = 0u64;
+        let mut add = |times: u64| {
+            for _ in 0..times {
+                number += 1;
+                let hashes = (0..100u64).map(|block| (number << 32 | block).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                let blocks = Arc::new(Blocks::from_prompts([hashes.collect::<Vec<u64>>()]));
+                writer.push(Arc::clone(&snapshot.endpoints()[0]), blocks, 31_250);
+            }
+            index.entries()
+        };
+        assert_eq!(add(120), 10_000);
+        drop(other);
+        assert_eq!(add(20), 12_000, "it has all");
     }
 
     #[test]

@@ -89,6 +89,8 @@ pub struct Budget {
     watch: OnceLock<Watch>,
     /// Bytes of `limit` that the indexes of prefixes were given; `None`: a third.
     prefix_index: Option<u64>,
+    /// Weights of their shares, added up.
+    pub(super) index_weights: AtomicU64,
     used: [Count; Kind::ALL.len()],
     sheds: OnceLock<Weak<dyn Sheddable>>,
     /// Bytes that were shed and are not given back yet; [`UNKNOWN`](shedding::UNKNOWN) and more while
@@ -180,6 +182,7 @@ impl Budget {
             look_at: AtomicU64::new(u64::MAX),
             watch: OnceLock::new(),
             prefix_index: Some(prefix_index),
+            index_weights: AtomicU64::new(0),
             used: Default::default(),
             sheds: OnceLock::new(),
             promised: AtomicU64::new(0),

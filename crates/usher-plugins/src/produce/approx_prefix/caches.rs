@@ -57,8 +57,8 @@ impl PrefixCaches {
             let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share(budget))));
             // A clock that is stopped is that of a simulation, or of a trial.
             let writer = match state.clock().is_stopped() {
-                true => IndexWriter::inline(Arc::clone(&index), Arc::clone(budget)),
-                false => IndexWriter::start_within(Arc::clone(&index), Arc::clone(budget))?,
+                true => IndexWriter::inline(Arc::clone(&index), budget),
+                false => IndexWriter::start_within(Arc::clone(&index), budget)?,
             };
             Ok(Self::new((index, writer), capacities, Some(fingerprint), most_kept(budget)))
         })
@@ -106,6 +106,11 @@ impl PrefixCaches {
     /// The index.
     pub fn index(&self) -> &Arc<PrefixIndex> {
         &self.index
+    }
+
+    /// Entries that the index may have.
+    pub(super) fn limit(&self) -> usize {
+        self.writer.limit()
     }
 
     /// Learned shares of the endpoints' capacities.

@@ -211,7 +211,7 @@ impl Indexes {
             let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
             self.size.with_label_values(labels).set(number(caches.index().entries()));
             self.memory.with_label_values(labels).set(number(caches.index().bytes()));
-            self.limit.with_label_values(labels).set(number(caches.index().limit()));
+            self.limit.with_label_values(labels).set(number(caches.limit()));
             let raise = |family: &IntCounterVec, value: u64| {
                 let counter = family.with_label_values(labels);
                 counter.inc_by(value.saturating_sub(counter.get()));
