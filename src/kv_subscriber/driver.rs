@@ -254,6 +254,7 @@ impl Driver {
             counts: source.counts(),
             status: self.config.caches.index().status(source.slot.number()),
             blocks: summary.map_or(0, |summary| summary.blocks),
+            held_bytes: source.tracker.held_bytes(),
             evicted: summary.map_or(0, |summary| summary.evicted),
             applied: source.applied,
             failed_connections: source.failed_connections,

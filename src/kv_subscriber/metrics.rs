@@ -20,7 +20,7 @@ const MISMATCH_LABELS: [&str; 3] = ["plugin_name", "endpoint", "kind"];
 /// Reads a count of an endpoint.
 type Count = fn(&EndpointNumbers) -> u64;
 
-const COUNTS: [(&str, &str, Count); 12] = [
+const COUNTS: [(&str, &str, Count); 13] = [
     (
         "usher_kv_events_messages_total",
         "KV event messages received from the engine, without replayed ones.",
@@ -43,6 +43,11 @@ const COUNTS: [(&str, &str, Count); 12] = [
     ("usher_kv_events_resets_total", "Times that all known KV blocks of the endpoint were dropped.", |of| {
         of.counts.resets
     }),
+    (
+        "usher_kv_events_overflows_total",
+        "KV event messages without room among those that wait for the end of a replay.",
+        |of| of.counts.overflows,
+    ),
     (
         "usher_kv_events_silences_total",
         "KV event connections closed as the engine served requests and published nothing.",
@@ -79,6 +84,8 @@ const KNOWN: (&str, &str) = (
 );
 const AGE: (&str, &str) =
     ("usher_kv_events_age_seconds", "Age of the engine's last batch of KV events, by its clock.");
+const HELD: (&str, &str) =
+    ("usher_kv_events_held_bytes", "Bytes of KV event messages that wait for the end of a replay.");
 const SUBSCRIBERS: (&str, &str) =
     ("llm_d_epp_kv_cache_events_active_subscribers", "[ALPHA] Endpoints whose KV events are followed.");
 const ADMISSIONS: (&str, &str) = (
@@ -119,6 +126,7 @@ pub(super) struct EndpointNumbers {
     pub(super) counts: Counts,
     pub(super) status: EngineStatus,
     pub(super) blocks: usize,
+    pub(super) held_bytes: usize,
     pub(super) evicted: u64,
     pub(super) applied: u64,
     pub(super) failed_connections: u64,
@@ -230,7 +238,7 @@ fn descs() -> prometheus::Result<Vec<Desc>> {
         Desc::new(name.to_owned(), help.to_owned(), labels, Default::default())
     };
     let counts = COUNTS.iter().map(|(name, help, _)| desc((name, help), &LABELS));
-    let gauges = [BLOCKS, KNOWN, AGE].map(|family| desc(family, &LABELS));
+    let gauges = [BLOCKS, HELD, KNOWN, AGE].map(|family| desc(family, &LABELS));
     let theirs = THEIR_SKIPPED.map(|(_, family)| desc(family, &SKIPPED_LABELS));
     let others = [
         desc(THEIR_MESSAGES, &POD),
@@ -291,6 +299,7 @@ fn collect(
     }
     families.extend(messages.collect());
     let (blocks, known) = (IntGaugeVec::new(opts(BLOCKS), &LABELS)?, IntGaugeVec::new(opts(KNOWN), &LABELS)?);
+    let held = IntGaugeVec::new(opts(HELD), &LABELS)?;
     let age = GaugeVec::new(opts(AGE), &LABELS)?;
     let mismatches = IntCounterVec::new(opts(MISMATCHES), &MISMATCH_LABELS)?;
     let skipped = IntCounterVec::new(opts(SKIPPED), &["plugin_name", "reason"])?;
@@ -298,6 +307,7 @@ fn collect(
     for (plugin, numbers) in all {
         let labels = [*plugin, &*numbers.endpoint];
         blocks.with_label_values(&labels).set(i64::try_from(numbers.blocks).unwrap_or(i64::MAX));
+        held.with_label_values(&labels).set(i64::try_from(numbers.held_bytes).unwrap_or(i64::MAX));
         known.with_label_values(&labels).set(match numbers.status {
             EngineStatus::Unknown => 0,
             EngineStatus::Partial => 1,
@@ -347,7 +357,7 @@ fn collect(
         admissions.inc_by(admitted);
         families.extend(admissions.collect());
     }
-    families.extend([blocks.collect(), known.collect(), age.collect()].into_iter().flatten());
+    families.extend([blocks.collect(), held.collect(), known.collect(), age.collect()].into_iter().flatten());
     families.extend([mismatches.collect(), skipped.collect(), unknown_pods.collect()].into_iter().flatten());
     families.retain(|family| !family.get_metric().is_empty());
     Ok(families)
