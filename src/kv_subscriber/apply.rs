@@ -43,15 +43,15 @@ impl Driver {
         let Some(source) = self.sources.get_mut(&number) else { return };
         let settings = &self.config.settings;
         let index = self.config.caches.index();
+        let (ip, rank) = (source.endpoint.ip(), u16::try_from(source.endpoint.rank()).ok());
         let socket = |port: u16| {
-            let rank = u16::try_from(source.endpoint.rank()).ok();
             let port = rank.and_then(|rank| port.checked_add(rank));
-            port.map(|port| SocketAddr::new(source.endpoint.ip(), port))
+            port.map(|port| SocketAddr::new(ip, port))
         };
         match action {
             Action::Connect { connection, after_ms } => {
                 source.live = None;
-                source.inbound = None;
+                source.inbound.take().into_iter().for_each(|inbound| self.peers.end(inbound));
                 source.connection = connection;
                 match settings.port.map(socket) {
                     Some(Some(address)) => {

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -17,6 +18,13 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const READ: usize = 16 << 10;
 /// Time for a message from its first byte on.
 const MESSAGE: Duration = Duration::from_secs(30);
+/// A peer whose host is gone is noticed within a minute and a half, also if it has not read what was sent.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const PROBES: Duration = Duration::from_secs(10);
+const MOST_PROBES: u32 = 3;
+#[cfg(target_os = "linux")]
+const UNREAD: Duration = Duration::from_secs(80);
+
 /// A message, with its memory.
 #[derive(Debug)]
 pub(super) struct Received {
@@ -68,7 +76,7 @@ impl Connection {
     }
 
     async fn shake_hands(stream: TcpStream, socket: Socket, rooms: &Rooms) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
+        notice_loss(&stream)?;
         let zmtp = Zmtp::new(socket, MAX_MESSAGE);
         let (input, rooms, room) = (BytesMut::new(), rooms.clone(), rooms.room());
         let mut connection = Self { stream, zmtp, input, rooms, room };
@@ -171,6 +179,15 @@ impl Connection {
     }
 }
 
+fn notice_loss(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(PROBES).with_retries(MOST_PROBES);
+    let socket = SockRef::from(stream);
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(UNREAD))?;
+    socket.set_tcp_keepalive(&keepalive)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -198,6 +215,18 @@ mod tests {
         let connection = Connection::open(address, Socket::Subscriber, rooms).await.unwrap();
         tokio::time::pause();
         (connection, publisher)
+    }
+
+    #[tokio::test]
+    async fn lost_peers_are_noticed_without_messages() {
+        let (connection, publisher) = connection(vec![], &Rooms::new(&Arc::default())).await;
+        let socket = SockRef::from(&connection.stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE);
+        #[cfg(target_os = "linux")]
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(UNREAD));
+        publisher.abort();
+        tokio::time::resume();
     }
 
     #[tokio::test]

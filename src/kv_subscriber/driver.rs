@@ -16,7 +16,7 @@ use usher_core::memory::{IndexShare, Kind, Reservation};
 use usher_core::prefix::EngineStatus;
 use usher_plugins::KvEventsSource;
 
-use super::central;
+use super::central::{self, Peers};
 use super::event::{self, Queued, Sender, queue};
 use super::metrics::{EndpointNumbers, Numbers, Totals};
 use super::replay::MAX_REPLAYS;
@@ -41,6 +41,8 @@ pub(super) struct Driver {
     pub(super) slots: HashMap<SourceId, Arc<Slot>>,
     next: u64,
     pub(super) replays: Arc<Semaphore>,
+    /// Connections that engines made by themselves.
+    pub(super) peers: Peers,
     pub(super) sender: Sender,
     events: mpsc::Receiver<Queued>,
     pub(super) random: StdRng,
@@ -76,6 +78,7 @@ impl Driver {
             slots: HashMap::new(),
             next: 0,
             replays: Arc::new(Semaphore::new(MAX_REPLAYS)),
+            peers: Peers::default(),
             sender,
             events,
             random: StdRng::from_rng(&mut rand::rng()),
@@ -95,8 +98,9 @@ impl Driver {
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut generations = self.store.subscribe();
         let listen = self.config.settings.bind.clone().map(|address| {
-            let store = Arc::clone(&self.store);
-            let listen = central::listen(address, Arc::clone(&self.topic), store, self.sender.clone());
+            let (topic, peers, store) =
+                (Arc::clone(&self.topic), self.peers.clone(), Arc::clone(&self.store));
+            let listen = central::listen(address, topic, (peers, store), self.sender.clone());
             AbortOnDropHandle::new(tokio::spawn(listen))
         });
         self.follow();
@@ -150,6 +154,7 @@ impl Driver {
 
     fn remove(&mut self, number: u64) {
         let Some(source) = self.sources.remove(&number) else { return };
+        source.inbound.into_iter().for_each(|connection| self.peers.end(connection));
         let index = self.config.caches.index();
         let mut written = Writes::new(index, &self.slots, &mut self.admitted);
         self.residency.remove_source(source.id, &mut |change| written.push(change));
@@ -198,7 +203,11 @@ impl Driver {
                 let of = self.sources.iter().filter(|(_, source)| source.inbound == Some(connection));
                 let ended: Vec<_> = of.map(|(number, source)| (*number, source.connection)).collect();
                 for (number, connection) in ended {
-                    self.inputs(number, [Input::Disconnected { connection }].into());
+                    let input = Input::Disconnected { connection };
+                    if let Some(source) = self.sources.get_mut(&number) {
+                        source.watch(&input);
+                    }
+                    self.inputs(number, [input].into());
                 }
             }
         }
