@@ -50,24 +50,15 @@ impl Driver {
         };
         match action {
             Action::Connect { connection, after_ms } => {
-                source.live = None;
-                source.inbound.take().into_iter().for_each(|inbound| self.peers.end(inbound));
-                source.connection = connection;
-                match settings.port.map(socket) {
-                    Some(Some(address)) => {
-                        let topic = Arc::clone(&self.topic);
-                        let after = Duration::from_millis(after_ms);
-                        let what = Subscription { source: number, connection, address, topic, after };
-                        let task = tokio::spawn(subscriber::subscribe(what, self.sender.clone()));
-                        source.live = Some(AbortOnDropHandle::new(task));
-                    }
-                    // There is no such port.
-                    Some(None) => {}
-                    // The engine connects when it likes.
-                    None if settings.bind.is_some() => {
-                        inputs.push_back(Input::Connected { connection, same_process: false });
-                    }
-                    None => {}
+                source.inbound.into_iter().for_each(|inbound| self.peers.end(inbound));
+                source.connects(connection);
+                // Without such a port, the engine connects when it likes.
+                if let Some(Some(address)) = settings.port.map(socket) {
+                    let topic = Arc::clone(&self.topic);
+                    let after = Duration::from_millis(after_ms);
+                    let what = Subscription { source: number, connection, address, topic, after };
+                    let task = tokio::spawn(subscriber::subscribe(what, self.sender.clone()));
+                    source.live = Some(AbortOnDropHandle::new(task));
                 }
             }
             Action::Close => {

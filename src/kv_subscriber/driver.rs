@@ -169,7 +169,9 @@ impl Driver {
     fn event(&mut self, Queued { event, .. }: Queued) {
         match event {
             event::Event::Endpoint { source, input, model } => {
-                if let Some(known) = self.sources.get_mut(&source) {
+                if let Some(known) = self.sources.get_mut(&source)
+                    && known.subscribed(&input)
+                {
                     let renamed = known.renamed(&model, self.config.tokens.model());
                     known.serves(model);
                     known.watch(&input);
@@ -185,9 +187,11 @@ impl Driver {
                 let found = self.sources.iter_mut().find(|(_, source)| is_it(source));
                 if let Some((number, source)) = found {
                     source.serves(model);
-                    source.inbound = Some(connection);
+                    let connected = source.called(connection);
                     let (number, connection) = (*number, source.connection);
-                    self.inputs(number, [Input::Message { connection, sequence, payload }].into());
+                    let message = Input::Message { connection, sequence, payload };
+                    source.watch(&message);
+                    self.inputs(number, connected.into_iter().chain([message]).collect());
                 } else {
                     if self.unknown_pods == 0 {
                         let pod = String::from_utf8_lossy(pod.get(..64).unwrap_or(&pod)).into_owned();
@@ -200,15 +204,13 @@ impl Driver {
                 }
             }
             event::Event::CentralEnded { connection } => {
-                let of = self.sources.iter().filter(|(_, source)| source.inbound == Some(connection));
-                let ended: Vec<_> = of.map(|(number, source)| (*number, source.connection)).collect();
-                for (number, connection) in ended {
-                    let input = Input::Disconnected { connection };
-                    if let Some(source) = self.sources.get_mut(&number) {
-                        source.watch(&input);
-                    }
-                    self.inputs(number, [input].into());
-                }
+                let end = |(number, source): (&u64, &mut Source)| {
+                    let input = source.hung_up(connection)?;
+                    source.watch(&input);
+                    Some((*number, input))
+                };
+                let ended: Vec<_> = self.sources.iter_mut().filter_map(end).collect();
+                ended.into_iter().for_each(|(number, input)| self.inputs(number, [input].into()));
             }
         }
     }

@@ -27,6 +27,8 @@ pub(super) struct Source {
     pub(super) connection: u64,
     /// Connection that an engine made by itself, if it did.
     pub(super) inbound: Option<u64>,
+    /// `true` while the connection to the engine is there.
+    is_subscribed: bool,
     pub(super) live: Option<AbortOnDropHandle<()>>,
     pub(super) replay: Option<AbortOnDropHandle<()>>,
     /// Events that were not applied.
@@ -62,6 +64,7 @@ impl Source {
             model: Bytes::new(),
             connection: 0,
             inbound: None,
+            is_subscribed: false,
             live: None,
             replay: None,
             skipped: Skipped::new(),
@@ -93,6 +96,46 @@ impl Source {
             }
             _ => {}
         }
+    }
+
+    /// Begins another connection, in place of those that there were.
+    pub(super) fn connects(&mut self, connection: u64) {
+        self.live = None;
+        self.is_subscribed = false;
+        self.inbound = None;
+        self.connection = connection;
+    }
+
+    /// Follows the connection to the engine. Returns `true` if the input counts: its end does not while the engine has
+    /// connected by itself.
+    pub(super) fn subscribed(&mut self, input: &Input) -> bool {
+        match input {
+            Input::Connected { connection, .. } if *connection == self.connection => {
+                self.is_subscribed = self.live.is_some();
+            }
+            Input::Disconnected { connection } if *connection == self.connection => {
+                self.is_subscribed = false;
+                return self.inbound.is_none();
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// A message came over a connection that the engine made by itself. Returns the input that comes before it: one that
+    /// does so is not connected to any more. Over both connections messages may come, which their numbers tell.
+    pub(super) fn called(&mut self, inbound: u64) -> Option<Input> {
+        if self.inbound.replace(inbound).is_some() || self.is_subscribed {
+            return None;
+        }
+        self.live = None;
+        Some(Input::Connected { connection: self.connection, same_process: false })
+    }
+
+    /// A connection that an engine made by itself is over. Returns the input that follows, if it was this one's.
+    pub(super) fn hung_up(&mut self, inbound: u64) -> Option<Input> {
+        self.inbound.take_if(|current| *current == inbound)?;
+        (!self.is_subscribed).then_some(Input::Disconnected { connection: self.connection })
     }
 
     /// Inputs that follow from changes of the engine's metrics.

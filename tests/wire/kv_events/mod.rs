@@ -360,3 +360,27 @@ async fn engines_may_connect_to_the_central_socket() {
     }
     assert_eq!(number(&picker, "blocks", "a"), Some(0.0));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engines_may_connect_while_others_are_connected_to() {
+    let mut a = Engine::at(A, 0).await;
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("tcp://127.0.0.1:{port}");
+    let b_ip = "127.0.0.1";
+    let events = format!("zmqEndpoint: '{address}', podDiscoveryConfig: {{socketPort: {}}}", a.port);
+    let picker = picker_with(&events, "", b_ip).await;
+    let mut b = Engine::connected_to(&address, &format!("kv@{b_ip}:8000@m")).await;
+    connected(&picker, &mut a, "a").await;
+    connected(&picker, &mut b, "b").await;
+    a.store(None, 0..8).await;
+    b.store(None, 100..108).await;
+    wait(&picker, "blocks", "a", 2.0);
+    wait(&picker, "blocks", "b", 2.0);
+    assert_eq!(destinations(&picker, 0..8).await, [format!("{A}:8000")]);
+    assert_eq!(destinations(&picker, 100..108).await, [format!("{b_ip}:8000")]);
+    let failed = number(&picker, "failed_connections_total", "b");
+    drop(b);
+    wait(&picker, "known", "b", 0.0);
+    assert!(number(&picker, "failed_connections_total", "b") > failed);
+    assert_eq!(number(&picker, "known", "a"), Some(2.0));
+}

@@ -98,7 +98,7 @@ pub(super) struct Backend {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct KvEvents {
-    /// Address that engines connect to, such as `tcp://*:5557`. Empty: each endpoint is connected to.
+    /// Address that engines may connect to, such as `tcp://*:5557`. Empty: none.
     zmq_endpoint: String,
     /// Beginning of the topics that count.
     topic_filter: String,
@@ -107,9 +107,9 @@ pub(super) struct KvEvents {
     concurrency: i64,
     /// Engine of the endpoints: `vllm` or `sglang`.
     engine_type: String,
-    /// Connect to the endpoints of the pool.
+    /// Connect to the endpoints of the pool, with `zmqEndpoint` to those that don't connect themselves.
     discover_pods: bool,
-    /// Ports of the endpoints' sockets.
+    /// Ports of the endpoints' sockets; null: no endpoint is connected to.
     pod_discovery_config: Option<Ports>,
 }
 
@@ -183,7 +183,7 @@ impl Default for Ports {
 /// Sockets of KV events and the format of their messages.
 #[derive(Clone, Debug)]
 pub struct KvEventsSettings {
-    /// Address that engines connect to, `host:port`; `None`: each endpoint is connected to.
+    /// Address that engines may connect to, `host:port`.
     pub bind: Option<String>,
     /// Port of events of rank 0; `None`: no endpoint is connected to.
     pub port: Option<u16>,
@@ -229,6 +229,10 @@ impl PrecisePrefixParams {
         if ttl.is_zero() && params.speculative_indexing {
             return Err(refused(node, "speculativeTTL", "0").hint("the default is 2s"));
         }
+        let ports = node.get("kvEventsConfig").and_then(|events| events.get("podDiscoveryConfig"));
+        if ports.is_some_and(|ports| ports.value == Value::Null) {
+            params.kv_events_config.pod_discovery_config = None;
+        }
         let events = params.kv_events_config.settings(node, media, block_tokens)?;
         let speculative = params.speculative_indexing.then_some(ttl);
         Ok((params, Settings { events, weights, speculative }))
@@ -237,13 +241,18 @@ impl PrecisePrefixParams {
     /// Effect of the parameters, in a sentence or two.
     pub(super) fn summary(settings: &Settings) -> String {
         let events = &settings.events;
-        let from = match (&events.bind, events.port, events.replay_port) {
-            (Some(address), ..) => format!("which connect to {address}"),
-            (None, Some(port), None) => format!("from port {port} of each endpoint"),
-            (None, Some(port), Some(replay)) => {
-                format!("from port {port} of each endpoint, missed ones from port {replay}")
+        let connect = events.bind.as_ref().map(|address| format!("which connect to {address}"));
+        let missed = events.replay_port.map(|port| format!(", missed ones from port {port}"));
+        let dialed = events.port.map(|port| {
+            format!("from port {port} of each endpoint{}", missed.as_deref().unwrap_or_default())
+        });
+        let from = match (connect, dialed) {
+            (Some(connect), Some(dialed)) => format!("{connect}, otherwise {dialed}"),
+            (None, None) => {
+                "none, as discoverPods is off or podDiscoveryConfig null, and there is no zmqEndpoint"
+                    .to_owned()
             }
-            (None, None, _) => "none, as discoverPods is off and there is no zmqEndpoint".to_owned(),
+            (one, other) => one.or(other).unwrap_or_default(),
         };
         format!(
             "Says how much of a prompt each endpoint has in its KV cache, by the events of engines ({from}). Blocks have {} tokens.",
@@ -354,7 +363,7 @@ impl KvEvents {
         let replay = ports.replay_socket_port.filter(|port| *port != 0);
         let replay_port = replay.map(|number| port("replaySocketPort", number)).transpose()?;
         let bind = (!self.zmq_endpoint.is_empty()).then(|| bind(node, &self.zmq_endpoint)).transpose()?;
-        let subscribes = self.discover_pods && bind.is_none();
+        let subscribes = self.discover_pods && self.pod_discovery_config.is_some();
         Ok(KvEventsSettings {
             bind,
             port: subscribes.then_some(socket_port),
@@ -385,21 +394,6 @@ mod tests {
 
     fn decode(text: &str) -> Result<Settings, ConfigError> {
         PrecisePrefixParams::decode(&Node::parse(text).unwrap()).map(|(_, settings)| settings)
-    }
-
-    #[test]
-    fn defaults_match_llm_d_router() {
-        let settings = decode("{}").unwrap();
-        let events = &settings.events;
-        assert_eq!((events.block_tokens.get(), events.port, events.replay_port), (16, Some(5557), None));
-        assert_eq!((events.topic.as_str(), events.dialect, &events.bind), ("kv@", Dialect::Vllm, &None));
-        for (medium, weight) in [("gpu", 1.0), ("cpu", 0.8), ("disk", 1.0)] {
-            assert_eq!(weight_of(&settings, medium), weight, "{medium}");
-        }
-        assert_eq!(settings.speculative, None);
-        let null =
-            decode("{tokenProcessorConfig: null, kvEventsConfig: {podDiscoveryConfig: null}}").unwrap();
-        assert_eq!((null.events.block_tokens.get(), null.events.port), (16, Some(5557)));
     }
 
     fn weight_of(settings: &Settings, medium: &str) -> f64 {
@@ -433,6 +427,21 @@ mod tests {
     }
 
     #[test]
+    fn defaults_match_llm_d_router() {
+        let settings = decode("{}").unwrap();
+        let events = &settings.events;
+        assert_eq!((events.block_tokens.get(), events.port, events.replay_port), (16, Some(5557), None));
+        assert_eq!((events.topic.as_str(), events.dialect, &events.bind), ("kv@", Dialect::Vllm, &None));
+        for (medium, weight) in [("gpu", 1.0), ("cpu", 0.8), ("disk", 1.0)] {
+            assert_eq!(weight_of(&settings, medium), weight, "{medium}");
+        }
+        assert_eq!(settings.speculative, None);
+        let null =
+            decode("{tokenProcessorConfig: null, kvEventsConfig: {podDiscoveryConfig: null}}").unwrap();
+        assert_eq!((null.events.block_tokens.get(), null.events.port), (16, None));
+    }
+
+    #[test]
     fn configured_parameters_take_effect() {
         let block = |text: &str| {
             let text = format!("{{tokenProcessorConfig: {{{text}}}}}");
@@ -448,7 +457,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(settings.events.bind.as_deref(), Some("0.0.0.0:5557"));
-        assert_eq!((settings.events.port, settings.events.dialect), (None, Dialect::Sglang));
+        assert_eq!((settings.events.port, settings.events.dialect), (Some(5557), Dialect::Sglang));
         assert_eq!(settings.speculative, Some(Duration::from_millis(500)));
         assert_eq!((weight_of(&settings, "disk"), weight_of(&settings, "LMCache")), (0.1, 0.3));
         let ports =
