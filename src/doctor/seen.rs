@@ -164,6 +164,8 @@ pub struct PickerPage {
     pub chosen: BTreeMap<(String, String), u64>,
     /// Comparison of KV events with usage, by plugin and endpoint.
     pub agreements: BTreeMap<(String, String), Agreement>,
+    /// Endpoints whose engine may hold more than its KV events say.
+    pub partly_known: usize,
     /// Prompts whose tokens were asked for, by plugin and result.
     pub tokens: BTreeMap<String, BTreeMap<String, u64>>,
     /// Connection to a state store; `None`: it has none.

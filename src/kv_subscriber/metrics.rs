@@ -63,7 +63,7 @@ const COUNTS: [(&str, &str, Count); 13] = [
     ),
     (
         "usher_precise_prefix_compared_total",
-        "Requests of more than two blocks whose cached tokens were compared with the engine's complete KV events.",
+        "Requests of more than two blocks whose cached tokens were compared with the engine's KV events.",
         |of| of.agreement.compared,
     ),
 ];

@@ -21,12 +21,24 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     }
     let compared = page.agreements.values().filter(|agreement| agreement.compared >= ENOUGH).count();
     if compared == 0 && lacking.is_empty() {
-        return Outcome::skipped(format!(
-            "no endpoint has {ENOUGH} requests to compare; vLLM tells what was cached with --enable-prompt-tokens-details, SGLang with --enable-cache-report"
-        ));
+        return Outcome::skipped(too_few(page.partly_known));
     }
     let findings = page.agreements.iter().filter_map(|(of, agreement)| of_endpoint(of, *agreement));
     Outcome::looked(count(compared, "endpoint", "endpoints"), findings.chain(lacking).collect())
+}
+
+/// Reason that there is nothing to compare, where so many endpoints may hold more than they published.
+fn too_few(partly_known: usize) -> String {
+    let partly = match partly_known {
+        0 => String::new(),
+        known => format!(
+            "{} only partly known, and compared where events show two blocks of a prompt; ",
+            count(known, "endpoint is", "endpoints are")
+        ),
+    };
+    format!(
+        "no endpoint has {ENOUGH} requests to compare; {partly}vLLM tells what was cached with --enable-prompt-tokens-details, SGLang with --enable-cache-report"
+    )
 }
 
 /// Some prompts are late, or ask for what no tokenizer knows.
@@ -82,6 +94,17 @@ mod tests {
                 ["rendered", "failed", "late"].map(str::to_owned).into_iter().zip(counts).collect();
             let found = of_tokenizer("tokens", &counts).map(|finding| finding.what);
             assert_eq!(found.as_deref(), words);
+        }
+    }
+
+    #[test]
+    fn endpoints_that_are_partly_known_are_named() {
+        for (partly_known, words) in [
+            (0, "compare; vLLM"),
+            (1, "compare; 1 endpoint is only partly known, "),
+            (3, "compare; 3 endpoints are only partly known, "),
+        ] {
+            assert!(too_few(partly_known).contains(words), "{}", too_few(partly_known));
         }
     }
 

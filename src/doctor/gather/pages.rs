@@ -39,6 +39,9 @@ const AGREEMENT: [&str; 2] = ["usher_precise_prefix_compared_total", "usher_prec
 /// Family that counts prompts whose tokens were asked for, by result.
 const TOKENS: [&str; 1] = ["usher_tokens_rendered_total"];
 
+/// Family that says how much is known of each engine's cache: 1 for a part.
+const KNOWN: [&str; 1] = ["usher_kv_events_known"];
+
 /// Families of a state store's connections: whether they are there, and when they failed last.
 const STORE: [&str; 4] = [
     "usher_state_store_connected",
@@ -59,7 +62,12 @@ pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> Pic
     };
     let mut found = [false; FAMILIES.len()];
     let names = FAMILIES.iter().chain(ATTEMPTS.iter().map(|(name, _)| name));
-    let specs = names.chain(&AGREEMENT).chain(&STORE).chain(&TOKENS).map(|name| MetricSpec::named(name));
+    let specs = names
+        .chain(&AGREEMENT)
+        .chain(&STORE)
+        .chain(&TOKENS)
+        .chain(&KNOWN)
+        .map(|name| MetricSpec::named(name));
     let mut chosen = [BTreeMap::new(), BTreeMap::new()];
     Wanted::new(specs.collect()).scan(&page, |at, line| {
         let Line::Sample { labels, value, .. } = line else { return };
@@ -73,6 +81,10 @@ pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> Pic
             return;
         };
         if let Some(of) = attempts.checked_sub(ATTEMPTS.len() + AGREEMENT.len()) {
+            if of >= STORE.len() + TOKENS.len() {
+                seen.partly_known += usize::from(value == 1.0);
+                return;
+            }
             if of >= STORE.len() {
                 let counts = seen.tokens.entry(label("plugin_name")).or_default();
                 counts.insert(label("result"), value as u64);

@@ -21,19 +21,19 @@ impl Agreement {
 }
 
 /// Result for tokens that were published and were cached; `None` where both are too few to say anything. `by_now`: those
-/// published meanwhile, asked for when it counts.
+/// published meanwhile, asked for when it counts. Unless what it published `is_complete`, an engine may well have cached more.
 pub(super) fn compare(
     published: u64,
     cached: u64,
-    slack: u64,
+    (slack, is_complete): (u64, bool),
     by_now: impl FnOnce() -> u64,
 ) -> Option<Agreement> {
     let is_far_less = |few: u64, many: u64| few.saturating_add(slack) < many && few < many / 2;
-    if published.max(cached) <= slack {
+    if published.max(if is_complete { cached } else { 0 }) <= slack {
         return None;
     }
     let not_cached = is_far_less(cached, published);
-    let not_told = is_far_less(published, cached) && is_far_less(by_now(), cached);
+    let not_told = is_complete && is_far_less(published, cached) && is_far_less(by_now(), cached);
     Some(Agreement { compared: 1, not_cached: not_cached.into(), not_told: not_told.into() })
 }
 
@@ -64,7 +64,15 @@ mod tests {
             ((96, 96), 160, agree),
         ];
         for ((published, by_now), cached, expected) in table {
-            assert_eq!(compare(published, cached, 32, || by_now), expected, "{published} {by_now} {cached}");
+            let found = compare(published, cached, (32, true), || by_now);
+            assert_eq!(found, expected, "{published} {by_now} {cached}");
+        }
+        // One that may hold more.
+        for (published, cached, expected) in
+            [(0, 160, None), (32, 160, None), (48, 160, agree), (160, 160, agree), (160, 64, not_cached)]
+        {
+            let found = compare(published, cached, (32, false), || 0);
+            assert_eq!(found, expected, "{published} {cached}");
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn are_alike(ids: Option<&PromptTokenIds>, engine: Option<u32>, ours:
     !has_items || engine.is_none_or(|engine| engine == ours)
 }
 
-/// A prompt under way at an endpoint of which all is known.
+/// A prompt under way at an endpoint whose engine is heard.
 #[derive(Debug)]
 pub(super) struct Comparison {
     caches: Arc<EngineCaches>,
@@ -37,6 +37,8 @@ pub(super) struct Comparison {
     block_tokens: u64,
     /// Leading blocks that were reported at the decision.
     reported: u64,
+    /// The endpoint held no others.
+    is_complete: bool,
 }
 
 impl Comparison {
@@ -48,9 +50,11 @@ impl Comparison {
         blocks: &Arc<Blocks>,
         (known, block_tokens): (u32, u32),
     ) -> Option<Self> {
-        if caches.index().status(endpoint.slot().number()) != EngineStatus::Complete {
+        let status = caches.index().status(endpoint.slot().number());
+        if status == EngineStatus::Unknown {
             return None;
         }
+        let is_complete = status == EngineStatus::Complete;
         let len = blocks.len();
         let compared = caches.compared_blocks();
         if compared.fetch_add(len, Relaxed) + len > MAX_BLOCKS {
@@ -61,21 +65,25 @@ impl Comparison {
         let known = hashes.get(..known as usize).unwrap_or(hashes);
         let reported = caches.index().reported(endpoint.slot(), known) as u64;
         let (caches, endpoint, blocks) = (Arc::clone(caches), Arc::clone(endpoint), Arc::clone(blocks));
-        Some(Self { caches, endpoint, blocks, block_tokens: block_tokens.into(), reported })
+        Some(Self { caches, endpoint, blocks, block_tokens: block_tokens.into(), reported, is_complete })
     }
 
     /// Compares with the tokens that were cached.
     pub(super) fn end(self, cached: u64) {
         let (slot, index) = (self.endpoint.slot(), self.caches.index());
-        if index.status(slot.number()) != EngineStatus::Complete {
+        let status = index.status(slot.number());
+        if status == EngineStatus::Unknown {
             return;
         }
+        let is_complete = self.is_complete && status == EngineStatus::Complete;
         let engine = self.caches.block_tokens(&self.endpoint).unwrap_or(0);
         let block_tokens = self.block_tokens.max(engine.into());
         let slack = SLACK_BLOCKS.saturating_mul(block_tokens);
         // What came in between was on its way at the decision. The blocks of this prompt are among it.
         let by_now = || index.reported(slot, self.blocks.hashes()) as u64 * self.block_tokens;
-        if let Some(agreement) = compare(self.reported * self.block_tokens, cached, slack, by_now) {
+        if let Some(agreement) =
+            compare(self.reported * self.block_tokens, cached, (slack, is_complete), by_now)
+        {
             self.caches.compared(&self.endpoint, agreement);
         }
     }
