@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-/// Families of the producers, by what they count.
+/// Families of the producers, by what they count. The first that is there counts: by KV events Usher decides if it has some.
 const PREDICTED: [&str; 2] =
-    ["usher_prefix_index_predicted_tokens_total{", "usher_precise_prefix_predicted_tokens_total{"];
+    ["usher_precise_prefix_predicted_tokens_total{", "usher_prefix_index_predicted_tokens_total{"];
 const CACHED: [&str; 2] =
-    ["usher_prefix_index_cached_tokens_total{", "usher_precise_prefix_cached_tokens_total{"];
+    ["usher_precise_prefix_cached_tokens_total{", "usher_prefix_index_cached_tokens_total{"];
 
 /// Tokens of prompts, over all requests so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -21,9 +21,10 @@ impl Hits {
     /// Reads the page. What is not there is 0.
     pub(super) fn read(text: &str) -> Self {
         let sum = |families: &[&str]| {
-            let is_of = |line: &&str| families.iter().any(|family| line.starts_with(family));
-            let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
-            text.lines().filter(is_of).filter_map(value).sum()
+            let of = |family: &&str| text.lines().filter(|line| line.starts_with(family)).collect();
+            let lines: Vec<&str> =
+                families.iter().map(of).find(|of: &Vec<&str>| !of.is_empty()).unwrap_or_default();
+            lines.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
         };
         Self { predicted: sum(&PREDICTED), cached: sum(&CACHED) }
     }
@@ -65,6 +66,8 @@ mod tests {
         for page in [approximate, &precise] {
             assert_eq!(Hits::read(page), Hits { predicted: 7.0, cached: 5.0 });
         }
+        let both = approximate.replace(" 7", " 9") + &precise;
+        assert_eq!(Hits::read(&both), Hits { predicted: 7.0, cached: 5.0 });
         assert_eq!(Hits::read(""), Hits::default());
         let before = Hits { predicted: 3.0, cached: 1.0 };
         assert_eq!(Hits::read(approximate).since(before), Hits { predicted: 4.0, cached: 4.0 });
