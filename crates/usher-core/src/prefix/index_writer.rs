@@ -405,7 +405,8 @@ mod tests {
         let mut add = |times: u64| {
             for _ in 0..times {
                 number += 1;
-                let hashes = (0..100u64).map(|block| (number << 32 | block).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                let hashes =
+                    (0..100u64).map(|block| (number << 32 | block).wrapping_mul(0x9e37_79b9_7f4a_7c15));
                 let blocks = Arc::new(Blocks::from_prompts([hashes.collect::<Vec<u64>>()]));
                 writer.push(Arc::clone(&snapshot.endpoints()[0]), blocks, 31_250);
             }
