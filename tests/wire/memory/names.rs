@@ -186,31 +186,44 @@ async fn stays_below_its_budget(bodies: Vec<Long>) {
     let has_room = || process.limit() > used() + (LONG + 4 * MI) as f64;
     for (path, what, text) in bodies {
         let post = [(":method", "POST"), (":path", path)];
-        // The allocator takes a second to give memory back, and may keep a 32nd of the budget.
-        let start = Instant::now();
-        settle(|| has_room() || start.elapsed() > Duration::from_secs(30)).await;
         // Each finds another picture: with nobody beside it, and with others that take the room.
         for requests in [1, 3] {
-            let mut streams = Vec::new();
-            for connection in process.connections(requests).await {
-                let stream = connection.stream().await;
-                stream.try_send(headers(&post, false));
-                streams.push(stream);
+            let mut tries = 0;
+            loop {
+                // The allocator takes a second to give memory back, more on a busy machine, and may keep a 32nd of
+                // the budget.
+                let start = Instant::now();
+                settle(|| requests > 1 || has_room() || start.elapsed() > Duration::from_secs(30)).await;
+                let answered = ask(&process, requests, &post, &text, &what).await;
+                let peak = process.peak();
+                assert!(peak < small_budget() * MI, "{what}: {peak} bytes");
+                settle(|| process.held() == 0.0).await;
+                tries += 1;
+                if requests > 1 || answered {
+                    break;
+                }
+                assert!(tries < 5, "{what}: refused for want of memory");
             }
-            let mut chunks = text.chunks(MI).peekable();
-            while let Some(chunk) = chunks.next() {
-                let is_last = chunks.peek().is_none();
-                streams.iter().for_each(|stream| stream.try_send(body(chunk, is_last)));
-            }
-            let ended = streams.into_iter().map(|stream| ends(stream, &what));
-            let answered = futures_util::future::join_all(ended).await;
-            assert!(requests > 1 || answered[0], "{what}: refused for want of memory");
-            let peak = process.peak();
-            assert!(peak < small_budget() * MI, "{what}: {peak} bytes");
-            settle(|| process.held() == 0.0).await;
         }
     }
     stayed_within(&process, small_budget(), limit).await;
+}
+
+/// Sends this body so many times at once. Returns whether the first was other than refused for want of memory.
+async fn ask(process: &Process, requests: usize, post: &[(&str, &str)], text: &[u8], what: &str) -> bool {
+    let mut streams = Vec::new();
+    for connection in process.connections(requests).await {
+        let stream = connection.stream().await;
+        stream.try_send(headers(post, false));
+        streams.push(stream);
+    }
+    let mut chunks = text.chunks(MI).peekable();
+    while let Some(chunk) = chunks.next() {
+        let is_last = chunks.peek().is_none();
+        streams.iter().for_each(|stream| stream.try_send(body(chunk, is_last)));
+    }
+    let ended = streams.into_iter().map(|stream| ends(stream, what));
+    futures_util::future::join_all(ended).await[0]
 }
 
 /// Names in headers: a gateway may send more than any client should.
