@@ -139,7 +139,7 @@ impl Replica {
         let (clock, budget, store) = (Clock::stopped(), Arc::default(), Arc::new(Store::default()));
         store.replace(vec![EndpointSpec::new("a", ([10, 0, 0, 1], 8000))]);
         let index = Arc::new(PrefixIndex::new(Limits::default()));
-        let writer = Arc::new(IndexWriter::inline(Arc::clone(&index), &budget));
+        let writer = Arc::new(IndexWriter::inline(Arc::clone(&index), IndexWriter::share(&budget)));
         let block_tokens = NonZeroU32::new(block).unwrap();
         let fingerprint =
             Fingerprint::of(Scheme { producer: ("p", "p"), block_tokens, follows_engines: false });

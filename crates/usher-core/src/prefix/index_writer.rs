@@ -91,18 +91,17 @@ impl IndexWriter {
     /// # Errors
     /// `io::Error` if the system can't start another thread.
     pub fn start(index: Arc<PrefixIndex>) -> io::Result<Self> {
-        Self::start_within(index, &Arc::default())
+        Self::start_within(index, Self::share(&Arc::default()))
     }
 
     /// The same within a memory budget. The index counts there, and doesn't grow while that
-    /// has no room for it, or beyond its share beside other indexes.
+    /// has no room for it, or beyond its [share](Self::share) beside other indexes.
     ///
     /// # Errors
     /// `io::Error` if the system can't start another thread.
-    pub fn start_within(index: Arc<PrefixIndex>, budget: &Arc<Budget>) -> io::Result<Self> {
+    pub fn start_within(index: Arc<PrefixIndex>, share: Arc<IndexShare>) -> io::Result<Self> {
         let (queue, work) = sync_channel(Self::MAX_REQUESTS);
         let shared = Arc::new(Shared::default());
-        let share = share(budget);
         let worker = Worker::new(Arc::clone(&index), Arc::clone(&shared), Arc::clone(&share));
         thread::Builder::new().name("prefix-writer".to_owned()).spawn(move || worker.drain(work))?;
         Ok(Self { way: Way::Thread(queue), index, share, shared })
@@ -110,10 +109,15 @@ impl IndexWriter {
 
     /// A writer without a thread: whoever pushes adds, and needs no flush. For simulations,
     /// where changing threads takes longer than adding.
-    pub fn inline(index: Arc<PrefixIndex>, budget: &Arc<Budget>) -> Self {
-        let (shared, share) = (Arc::new(Shared::default()), share(budget));
+    pub fn inline(index: Arc<PrefixIndex>, share: Arc<IndexShare>) -> Self {
+        let shared = Arc::new(Shared::default());
         let worker = Worker::new(Arc::clone(&index), Arc::clone(&shared), Arc::clone(&share));
         Self { way: Way::Caller(Mutex::new(worker)), index, share, shared }
+    }
+
+    /// Share of an index in the budget, by the bytes of an entry. One that takes the place of another takes its share, too.
+    pub fn share(budget: &Arc<Budget>) -> Arc<IndexShare> {
+        Arc::new(IndexShare::new(budget, Limits::BYTES_PER_ENTRY as u32))
     }
 
     /// An endpoint is sent these blocks, and its cache holds `capacity` of them. A few are added at
@@ -263,11 +267,6 @@ fn add(index: &PrefixIndex, share: &IndexShare, endpoint: &Arc<Endpoint>, blocks
     blocks.prompts().for_each(|prompt| index.add(endpoint, prompt, capacity));
 }
 
-/// Share in the budget, by the bytes of an entry.
-fn share(budget: &Arc<Budget>) -> Arc<IndexShare> {
-    Arc::new(IndexShare::new(budget, Limits::BYTES_PER_ENTRY as u32))
-}
-
 fn bytes_of(entries: usize) -> u64 {
     entries as u64 * Limits::BYTES_PER_ENTRY as u64
 }
@@ -321,7 +320,7 @@ mod tests {
         let (_store, snapshot) = pool(&["a", "b"]);
         let budget = Arc::new(Budget::default());
         let index = Arc::new(PrefixIndex::new(Limits::default()));
-        let writer = IndexWriter::start_within(Arc::clone(&index), &budget).unwrap();
+        let writer = IndexWriter::start_within(Arc::clone(&index), IndexWriter::share(&budget)).unwrap();
         for number in 0..2 * (UNCOUNTED / FEW) as u64 {
             writer.flush();
             let hashes =
@@ -343,7 +342,7 @@ mod tests {
     fn an_inline_writer_needs_no_flush() {
         let (_store, snapshot) = pool(&["a", "b"]);
         let index = Arc::new(PrefixIndex::new(Limits::default()));
-        let writer = IndexWriter::inline(Arc::clone(&index), &Arc::default());
+        let writer = IndexWriter::inline(Arc::clone(&index), IndexWriter::share(&Arc::default()));
         assert!(writer.push(Arc::clone(&snapshot.endpoints()[1]), blocks(3), 100));
         let mut matched = Vec::new();
         index.find(&blocks(5), snapshot.all().view(), &mut matched);
@@ -359,7 +358,7 @@ mod tests {
         let (_, snapshot) = pool(&["a", "b"]);
         let budget = Arc::new(Budget::new(400_000, 200_000));
         let index = Arc::new(PrefixIndex::new(Limits::of_bytes(1 << 20)));
-        let writer = IndexWriter::start_within(Arc::clone(&index), &budget).unwrap();
+        let writer = IndexWriter::start_within(Arc::clone(&index), IndexWriter::share(&budget)).unwrap();
         let mut number = 0u64;
         let mut add = |times: u64, writer: &IndexWriter| {
             for _ in 0..times {
@@ -398,7 +397,7 @@ mod tests {
         let (_, snapshot) = pool(&["a"]);
         let budget = Arc::new(Budget::new(u64::MAX, 40_000 * Limits::BYTES_PER_ENTRY as u64));
         let index = Arc::new(PrefixIndex::new(Limits::of_bytes(1 << 20)));
-        let writer = IndexWriter::inline(Arc::clone(&index), &budget);
+        let writer = IndexWriter::inline(Arc::clone(&index), IndexWriter::share(&budget));
         let other = IndexShare::new(&budget, 3 * Limits::BYTES_PER_ENTRY as u32);
         assert_eq!((writer.limit(), other.bytes()), (10_000, 30_000 * Limits::BYTES_PER_ENTRY as u64));
         let mut number = 0u64;

@@ -30,7 +30,7 @@ impl Replica {
 
     fn of(number: u8, snapshot: &Arc<Snapshot>, budget: &Arc<Budget>, limits: Limits) -> Self {
         let index = Arc::new(PrefixIndex::new(limits));
-        let writer = Arc::new(IndexWriter::inline(Arc::clone(&index), budget));
+        let writer = Arc::new(IndexWriter::inline(Arc::clone(&index), IndexWriter::share(budget)));
         let mut exchange = Exchange::new(OriginId([number; 16]), Exchange::TTL, 1 << 20, budget);
         assert!(exchange.set_members(&[(FINGERPRINT, Arc::clone(&writer))], 0));
         exchange.discover(snapshot, 0);

@@ -117,7 +117,7 @@ impl World {
     fn start(&mut self) -> Replica {
         self.lives += 1;
         let (index, budget) = (Arc::new(PrefixIndex::new(self.limits)), Arc::<Budget>::default());
-        let writer = Arc::new(IndexWriter::inline(Arc::clone(&index), &budget));
+        let writer = Arc::new(IndexWriter::inline(Arc::clone(&index), IndexWriter::share(&budget)));
         let mut exchange = Exchange::new(OriginId([self.lives; 16]), TTL, 1 << 20, &budget);
         exchange.set_members(&[(FINGERPRINT, Arc::clone(&writer))], self.now_ms);
         exchange.discover(&self.snapshot, self.now_ms);

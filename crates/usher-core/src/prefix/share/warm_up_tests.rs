@@ -65,7 +65,7 @@ struct Replica {
 impl Replica {
     fn new(number: u8, snapshot: &Arc<Snapshot>, now_ms: u64) -> Self {
         let (index, budget) = (Arc::new(PrefixIndex::new(Limits::default())), Arc::default());
-        let writer = Arc::new(IndexWriter::inline(Arc::clone(&index), &budget));
+        let writer = Arc::new(IndexWriter::inline(Arc::clone(&index), IndexWriter::share(&budget)));
         let mut exchange = Exchange::new(OriginId([number; 16]), Exchange::TTL, STREAM, &budget);
         exchange.set_members(&[(Fingerprint(7), writer)], now_ms);
         exchange.discover(snapshot, now_ms);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use usher_core::endpoints::{Endpoint, Snapshot};
-use usher_core::memory::Budget;
+use usher_core::memory::{Budget, IndexShare};
 use usher_core::prefix::share::Fingerprint;
 use usher_core::prefix::{Blocks, IndexWriter, Limits, PrefixIndex};
 use usher_plugin::{Persistent, State};
@@ -21,6 +21,8 @@ pub struct PrefixCaches {
     capacities: Arc<Capacities>,
     /// Fingerprint of the blocks; `None`: it is not shared.
     fingerprint: Option<Fingerprint>,
+    /// Held for as long as the index is, which counts there.
+    _share: Option<Arc<Share>>,
     /// Producers that use it: of the configuration that runs, and of one that is built.
     producers: AtomicUsize,
     /// Blocks of requests under way, and how many they may be.
@@ -53,14 +55,17 @@ impl PrefixCaches {
     pub(super) fn of(state: &State, name: &str, fingerprint: Fingerprint) -> io::Result<Arc<Self>> {
         let capacities = state.of(name, Capacities::default);
         let budget = state.budget();
+        let counted = state.of(name, || Share(IndexWriter::share(budget)));
         state.try_of(&format!("{name} {fingerprint}"), || {
             let index = Arc::new(PrefixIndex::new(Limits::of_bytes(share(budget))));
             // A clock that is stopped is that of a simulation, or of a trial.
+            let within = Arc::clone(&counted.0);
             let writer = match state.clock().is_stopped() {
-                true => IndexWriter::inline(Arc::clone(&index), budget),
-                false => IndexWriter::start_within(Arc::clone(&index), budget)?,
+                true => IndexWriter::inline(Arc::clone(&index), within),
+                false => IndexWriter::start_within(Arc::clone(&index), within)?,
             };
-            Ok(Self::new((index, writer), capacities, Some(fingerprint), most_kept(budget)))
+            let new = Self::new((index, writer), capacities, Some(fingerprint), most_kept(budget));
+            Ok(Self { _share: Some(counted), ..new })
         })
     }
 
@@ -76,6 +81,7 @@ impl PrefixCaches {
             capacities,
             fingerprint,
             producers: AtomicUsize::new(0),
+            _share: None,
             kept: Arc::default(),
             most_kept,
         }
@@ -163,6 +169,15 @@ impl Drop for KeptBlocks {
     }
 }
 
+/// Share of the caches of a producer's name in the memory of indexes. Those of another block size take the place of the ones
+/// before them: requests under way keep these for as long as they last.
+#[derive(Debug)]
+struct Share(Arc<IndexShare>);
+
+impl Persistent for Share {
+    fn sweep(&self, _: &Snapshot, _: u64) {}
+}
+
 /// Bytes of the index within a budget.
 fn share(budget: &Budget) -> usize {
     usize::try_from(budget.prefix_index()).unwrap_or(usize::MAX)
@@ -185,5 +200,33 @@ impl Persistent for PrefixCaches {
 
     fn settle(&self) {
         self.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use usher_core::endpoints::Clock;
+    use usher_core::prefix::share::Scheme;
+
+    use super::*;
+
+    #[test]
+    fn blocks_of_another_size_take_the_memory_of_those_before() {
+        let state = State::within(Clock::stopped(), Arc::new(Budget::new(u64::MAX, 1 << 20)));
+        let caches = |name, block_tokens, follows_engines| {
+            let block_tokens = NonZeroU32::new(block_tokens).unwrap();
+            let scheme = Scheme { producer: ("type", name), block_tokens, follows_engines };
+            PrefixCaches::of(&state, name, Fingerprint::of(scheme)).unwrap()
+        };
+        let before = caches("p", 16, false);
+        let limit = before.limit();
+        for (block_tokens, follows_engines) in [(32, false), (16, true)] {
+            assert_eq!(caches("p", block_tokens, follows_engines).limit(), limit);
+        }
+        assert_eq!(before.limit(), limit);
+        let beside = caches("q", 16, false);
+        assert_eq!([before.limit(), beside.limit()], [limit / 2; 2]);
     }
 }
