@@ -34,6 +34,7 @@ impl Driver {
         let status = match source.tracker.is_in_sync() {
             true if is_complete => EngineStatus::Complete,
             true => EngineStatus::Partial,
+            false if source.tracker.has_restarted(now_ms) => EngineStatus::Restarted,
             false => EngineStatus::Unknown,
         };
         self.config.caches.index().set_status(&source.slot, status);

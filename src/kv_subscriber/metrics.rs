@@ -309,7 +309,7 @@ fn collect(
         blocks.with_label_values(&labels).set(i64::try_from(numbers.blocks).unwrap_or(i64::MAX));
         held.with_label_values(&labels).set(i64::try_from(numbers.held_bytes).unwrap_or(i64::MAX));
         known.with_label_values(&labels).set(match numbers.status {
-            EngineStatus::Unknown => 0,
+            EngineStatus::Unknown | EngineStatus::Restarted => 0,
             EngineStatus::Partial => 1,
             EngineStatus::Complete => 2,
         });

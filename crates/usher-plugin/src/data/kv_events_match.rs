@@ -24,7 +24,7 @@ impl KvEventsMatch {
 
     /// Tokens that the engine at this position holds; `None` if it isn't heard, or the tokens of the prompt aren't known.
     pub fn tokens_at(&self, position: u32) -> Option<u32> {
-        self.status_at(position).filter(|status| *status != EngineStatus::Unknown)?;
+        self.status_at(position).filter(|status| status.is_heard())?;
         let held = self.blocks.as_ref()?.get(position as usize).copied().unwrap_or(0);
         Some(held.saturating_mul(self.block_size))
     }

@@ -43,7 +43,7 @@ impl Tracker {
             }
             Input::ReplayFailed { replay } if self.is_replay(replay) => self.attempt_failed(turn),
             Input::Restarted => {
-                self.counts.restarts += 1;
+                self.note_restart(turn);
                 self.forget(turn);
                 self.connect_again(0, turn);
             }
@@ -91,7 +91,7 @@ impl Tracker {
                 self.counts.duplicates += 1;
                 return;
             }
-            self.counts.restarts += 1;
+            self.note_restart(turn);
             self.forget(turn);
         } else if self.held.back().is_some_and(|(last, _)| sequence <= *last) {
             // It comes late, and the replay brings it.

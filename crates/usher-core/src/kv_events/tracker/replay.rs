@@ -91,6 +91,13 @@ impl Tracker {
         replay.heard_ms = Some(turn.now_ms);
         let next = self.next.unwrap_or(0);
         match replay.stage {
+            Stage::Everything if replay.is_optional && self.first.is_some_and(|first| sequence >= first) => {
+                // The engine keeps no more than is known.
+                self.stop_replay(turn);
+                self.drop_held();
+                self.cooldown.unsatisfied = false;
+                return;
+            }
             Stage::Everything => {
                 replay.stage = Stage::Running;
                 // From here on what was known is gone, and the rest is needed.
@@ -134,7 +141,7 @@ impl Tracker {
 
     /// Another engine replies than the one that sent the last messages.
     fn replay_of_another(&mut self, turn: &mut Turn<'_>) {
-        self.counts.restarts += 1;
+        self.note_restart(turn);
         self.reset(false, turn);
         self.next = None;
         self.recent.clear();

@@ -8,6 +8,9 @@ use rand::{Rng, RngExt};
 use super::io::{Action, Counts, Settings};
 use super::recent::RecentMessages;
 
+/// Time after a restart for which decisions from before count for nothing: longer than an engine takes to publish again.
+const AFTER_RESTART_MS: u64 = 30_000;
+
 /// State machine of a source's messages, without I/O and clock.
 #[derive(Debug)]
 pub struct Tracker {
@@ -19,6 +22,10 @@ pub struct Tracker {
     pub(super) state: State,
     /// Times in a row that the connection ended without a message.
     pub(super) failures: u32,
+    /// Time of the last restart.
+    restarted_ms: Option<u64>,
+    /// Number of the first message that counts since all entries were dropped.
+    pub(super) first: Option<u64>,
     /// Number of the next message; `None` if no message counts.
     pub(super) next: Option<u64>,
     pub(super) recent: RecentMessages,
@@ -111,6 +118,8 @@ impl Tracker {
             connection: 1,
             state: State::Connecting,
             failures: 0,
+            restarted_ms: None,
+            first: None,
             next: None,
             recent: RecentMessages::default(),
             continuous: false,
@@ -145,6 +154,17 @@ impl Tracker {
         self.held_bytes
     }
 
+    /// Returns `true` if the engine has lately restarted, and was not heard since: it holds nothing that it had before.
+    pub fn has_restarted(&self, now_ms: u64) -> bool {
+        let is_recent = |at: u64| now_ms.saturating_sub(at) < AFTER_RESTART_MS;
+        !self.in_sync && self.restarted_ms.is_some_and(is_recent)
+    }
+
+    pub(super) fn note_restart(&mut self, turn: &Turn<'_>) {
+        self.counts.restarts += 1;
+        self.restarted_ms = Some(turn.now_ms);
+    }
+
     /// The engine said something.
     pub(super) fn alive(&mut self, turn: &Turn<'_>) {
         self.heard_ms = turn.now_ms;
@@ -154,6 +174,7 @@ impl Tracker {
     /// Applies a message that comes behind the last one, or is the first that counts.
     pub(super) fn accept(&mut self, sequence: u64, payload: Bytes, turn: &mut Turn<'_>) {
         self.recent.push(sequence, &payload);
+        self.first.get_or_insert(sequence);
         self.next = Some(sequence + 1);
         self.continuous = true;
         match &mut self.asleep {
@@ -175,6 +196,7 @@ impl Tracker {
 
     pub(super) fn reset(&mut self, complete: bool, turn: &mut Turn<'_>) {
         self.epoch += 1;
+        self.first = None;
         self.counts.resets += 1;
         turn.actions.push(Action::Reset { epoch: self.epoch, complete });
     }

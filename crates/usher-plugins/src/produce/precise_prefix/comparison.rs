@@ -51,7 +51,7 @@ impl Comparison {
         (known, block_tokens): (u32, u32),
     ) -> Option<Self> {
         let status = caches.index().status(endpoint.slot().number());
-        if status == EngineStatus::Unknown {
+        if !status.is_heard() {
             return None;
         }
         let is_complete = status == EngineStatus::Complete;
@@ -72,7 +72,7 @@ impl Comparison {
     pub(super) fn end(self, cached: u64) {
         let (slot, index) = (self.endpoint.slot(), self.caches.index());
         let status = index.status(slot.number());
-        if status == EngineStatus::Unknown {
+        if !status.is_heard() {
             return;
         }
         let is_complete = self.is_complete && status == EngineStatus::Complete;

@@ -172,11 +172,11 @@ impl DataProducer for PrecisePrefixProducer {
         let total = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
         let approximate = facts.get(self.approximate).filter(|known| known.total > 0);
         let mut speculative = Vec::new();
-        let is_unknown =
-            |position: &u32| statuses.get(*position as usize) == Some(&Some(EngineStatus::Unknown));
+        let is_unknown = |position: &u32| matches!(statuses.get(*position as usize), Some(Some(status)) if !status.is_heard());
         if candidates.indices().iter().any(is_unknown) {
             index.find_speculative(&blocks, candidates.view(), &mut speculative);
         }
+        let decided = |at: usize| speculative.get(at).map_or(0, |found| found.blocks);
         for &position in candidates.indices() {
             let at = position as usize;
             let (Some(Some(status)), Some(matched)) = (statuses.get(at), matched.get_mut(at)) else {
@@ -192,7 +192,9 @@ impl DataProducer for PrecisePrefixProducer {
                 EngineStatus::Complete => *matched,
                 EngineStatus::Partial => (*matched).max(about()),
                 // What it published may be out of date, and what was decided is not.
-                EngineStatus::Unknown => speculative.get(at).map_or(0, |found| found.blocks).max(about()),
+                EngineStatus::Unknown => decided(at).max(about()),
+                // Decisions don't know that all was lost, but for those since.
+                EngineStatus::Restarted => decided(at),
             };
         }
         let held = found.iter().map(|found| found.blocks).collect();

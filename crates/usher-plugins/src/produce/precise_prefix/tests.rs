@@ -155,6 +155,8 @@ fn engine_without_events_scores_by_decisions() {
     let prompt = Arc::new(Blocks::from_prompts([keys_of(&[1, 2, 3, 4], &[])]));
     bench.index().speculate(&bench.endpoint(1), &prompt, 0, u64::MAX);
     assert_eq!(bench.scores(&tokens), [0.25, 0.5], "it is about to");
+    bench.knows(0, EngineStatus::Restarted);
+    assert_eq!(bench.scores(&tokens), [0.0, 0.5], "decisions from before a restart count for nothing");
 }
 
 #[test]

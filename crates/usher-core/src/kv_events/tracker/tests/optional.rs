@@ -58,6 +58,20 @@ fn an_optional_replay_takes_over_with_its_first_message() {
 }
 
 #[test]
+fn an_optional_replay_of_less_than_is_known_changes_nothing() {
+    for first in [9, 12] {
+        let mut bench = asking();
+        (10..20).for_each(|sequence| drop(bench.live(1, sequence)));
+        bench.input(Input::ReplayBegan { replay: 5 });
+        assert_eq!(bench.replayed(5, 1, first), ["stop replay"]);
+        assert_eq!(bench.live(1, 20), ["apply 1/20 in 2"]);
+        assert!(bench.tracker.is_in_sync());
+        assert_eq!((bench.tracker.counts().resets, bench.tracker.held_bytes()), (2, 0));
+        assert_eq!(bench.tick_after(600_000), [""; 0], "the engine has no more");
+    }
+}
+
+#[test]
 fn a_gap_beside_an_optional_replay_is_replayed_instead() {
     let mut bench = asking();
     bench.input(Input::ReplayBegan { replay: 5 });

@@ -12,6 +12,8 @@ pub enum EngineStatus {
     /// Unknown: the engine publishes no events, or was not heard since some were missed.
     #[default]
     Unknown,
+    /// Restarted and not heard since: the engine holds nothing of what it had before.
+    Restarted,
     /// Some events were missed: the engine holds its published blocks, and perhaps more.
     Partial,
     /// No event was missed: the engine holds its published blocks and no others.
@@ -19,10 +21,15 @@ pub enum EngineStatus {
 }
 
 impl EngineStatus {
+    /// Returns `true` if the engine holds what it published.
+    pub fn is_heard(self) -> bool {
+        matches!(self, Self::Partial | Self::Complete)
+    }
+
     /// In words: `not heard`, `partial` or `in sync`.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Unknown => "not heard",
+            Self::Unknown | Self::Restarted => "not heard",
             Self::Partial => "partial",
             Self::Complete => "in sync",
         }
