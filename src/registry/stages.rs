@@ -68,8 +68,10 @@ pub(super) fn place(
             let scorers = profile.scorers.iter().map(|scorer| &scorer.plugin);
             profile.filters.iter().chain(scorers).any(reads_in_flight)
         });
-    // Whose match a conditional request asks for.
-    let prefix = graph.produced(DataType::PrefixCacheMatchInfo, PREFIX_PRODUCER);
+    // Whose match a conditional request asks for: that of what engines tell, where they do.
+    let precise = graph.producers_of(DataType::KvEventsMatch).next();
+    let precise = precise.and_then(|producer| graph.produced(DataType::PrefixCacheMatchInfo, producer));
+    let prefix = precise.or_else(|| graph.produced(DataType::PrefixCacheMatchInfo, PREFIX_PRODUCER));
     if let Some(producer) = DataType::TokenizedPrompt.default_producer()
         && let Some(key) = graph.produced(DataType::TokenizedPrompt, producer)
     {
