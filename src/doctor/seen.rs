@@ -1,6 +1,6 @@
 //! Observations of the doctor.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use super::envoy::EnvoyConfig;
@@ -165,7 +165,7 @@ pub struct PickerPage {
     /// Comparison of KV events with usage, by plugin and endpoint.
     pub agreements: BTreeMap<(String, String), Agreement>,
     /// Endpoints whose engine may hold more than its KV events say.
-    pub partly_known: usize,
+    pub partly_known: BTreeSet<String>,
     /// Prompts whose tokens were asked for, by plugin and result.
     pub tokens: BTreeMap<String, BTreeMap<String, u64>>,
     /// Connection to a state store; `None`: it has none.

@@ -174,7 +174,7 @@ impl Driver {
                 {
                     let renamed = known.renamed(&model, self.config.tokens.model());
                     known.serves(model);
-                    known.watch(&input);
+                    known.watch(&input, self.config.settings.bind.is_some());
                     self.inputs(source, renamed.into_iter().chain([input]).collect());
                 }
             }
@@ -190,7 +190,7 @@ impl Driver {
                     let connected = source.called(connection);
                     let (number, connection) = (*number, source.connection);
                     let message = Input::Message { connection, sequence, payload };
-                    source.watch(&message);
+                    source.watch(&message, true);
                     self.inputs(number, connected.into_iter().chain([message]).collect());
                 } else {
                     if self.unknown_pods == 0 {
@@ -206,7 +206,7 @@ impl Driver {
             event::Event::CentralEnded { connection } => {
                 let end = |(number, source): (&u64, &mut Source)| {
                     let input = source.hung_up(connection)?;
-                    source.watch(&input);
+                    source.watch(&input, false);
                     Some((*number, input))
                 };
                 let ended: Vec<_> = self.sources.iter_mut().filter_map(end).collect();

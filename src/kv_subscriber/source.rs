@@ -29,6 +29,8 @@ pub(super) struct Source {
     pub(super) inbound: Option<u64>,
     /// `true` while the connection to the engine is there.
     is_subscribed: bool,
+    /// `true` if there was one.
+    was_subscribed: bool,
     pub(super) live: Option<AbortOnDropHandle<()>>,
     pub(super) replay: Option<AbortOnDropHandle<()>>,
     /// Events that were not applied.
@@ -65,6 +67,7 @@ impl Source {
             connection: 0,
             inbound: None,
             is_subscribed: false,
+            was_subscribed: false,
             live: None,
             replay: None,
             skipped: Skipped::new(),
@@ -82,10 +85,12 @@ impl Source {
         }
     }
 
-    /// Counts connections that fail, and warns once where no message came for several.
-    pub(super) fn watch(&mut self, input: &Input) {
+    /// Counts connections that fail, and warns once where no message came for several. An engine that `may_connect` by
+    /// itself need not listen.
+    pub(super) fn watch(&mut self, input: &Input, may_connect: bool) {
         match input {
             Input::Message { .. } => self.failures = 0,
+            Input::Disconnected { .. } if may_connect && !self.was_subscribed => {}
             Input::Disconnected { connection } if *connection == self.connection => {
                 self.failed_connections += 1;
                 self.failures = self.failures.saturating_add(1);
@@ -112,6 +117,7 @@ impl Source {
         match input {
             Input::Connected { connection, .. } if *connection == self.connection => {
                 self.is_subscribed = self.live.is_some();
+                self.was_subscribed |= self.is_subscribed;
             }
             Input::Disconnected { connection } if *connection == self.connection => {
                 self.is_subscribed = false;

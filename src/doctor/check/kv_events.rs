@@ -21,7 +21,7 @@ pub(super) fn check(seen: &Observations) -> Outcome {
     }
     let compared = page.agreements.values().filter(|agreement| agreement.compared >= ENOUGH).count();
     if compared == 0 && lacking.is_empty() {
-        return Outcome::skipped(too_few(page.partly_known));
+        return Outcome::skipped(too_few(page.partly_known.len()));
     }
     let findings = page.agreements.iter().filter_map(|(of, agreement)| of_endpoint(of, *agreement));
     Outcome::looked(count(compared, "endpoint", "endpoints"), findings.chain(lacking).collect())
@@ -32,7 +32,7 @@ fn too_few(partly_known: usize) -> String {
     let partly = match partly_known {
         0 => String::new(),
         known => format!(
-            "{} only partly known, and compared where events show two blocks of a prompt; ",
+            "{} only partly known, and compared where events show more than two blocks of a prompt; ",
             count(known, "endpoint is", "endpoints are")
         ),
     };

@@ -82,7 +82,9 @@ pub(super) async fn picker(client: &HttpClient, given: bool, model: &str) -> Pic
         };
         if let Some(of) = attempts.checked_sub(ATTEMPTS.len() + AGREEMENT.len()) {
             if of >= STORE.len() + TOKENS.len() {
-                seen.partly_known += usize::from(value == 1.0);
+                if value == 1.0 {
+                    seen.partly_known.insert(label("endpoint"));
+                }
                 return;
             }
             if of >= STORE.len() {
