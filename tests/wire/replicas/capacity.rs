@@ -43,13 +43,11 @@ async fn short_requests_at_another_replica_keep_the_last_pod() {
     );
     let (store, staleness) = (redis.flag(), "--metrics-staleness-threshold=30s");
     let (pods, flags) = ([("d-1", "decode", port)], [store.as_str(), staleness]);
-    let planning = Group::start(&pods, &policy, &flags).await;
     let other = Group::start(&pods, &policy, &flags).await;
-    for replica in [&planning, &other] {
-        let is_up = |of: &Group| of.picker.metric("usher_state_store_connected").filter(|up| *up == 1.0);
-        replica.until("the store", is_up).await;
-    }
+    let is_up = |of: &Group| of.picker.metric("usher_state_store_connected").filter(|up| *up == 1.0);
+    other.until("the store", is_up).await;
     let address = other.picker.extproc;
+    let (answered, mut is_answered) = tokio::sync::mpsc::channel(1);
     let sending = tokio::spawn(async move {
         let connection = Connection::to(address).await;
         loop {
@@ -58,9 +56,15 @@ async fn short_requests_at_another_replica_keep_the_last_pod() {
             stream.send(body(PROMPT, true));
             stream.request_headers().await;
             drop(stream);
+            // Full once the first is known.
+            let _ = answered.try_send(());
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
     });
+    is_answered.recv().await;
+    // Only now: it has no time without requests.
+    let planning = Group::start(&pods, &policy, &flags).await;
+    planning.until("the store", is_up).await;
     // Ticks at which nothing but the requests keeps the pod: longer than it may idle.
     let kept = "usher_capacity_decisions_total{policy=\"llama\",reason=\"Serving\"}";
     let is_kept = |planning: &Group| {
