@@ -22,7 +22,7 @@ pub(super) const CONNECT: Duration = Duration::from_secs(5);
 const REACH: Duration = Duration::from_secs(1);
 
 /// Line of the log for a failure that all kinds of state have in common.
-const AWAY: &str = "state store is away; requests go on, by what this replica knows itself";
+pub(super) const AWAY: &str = "state store is away; requests go on, by what this replica knows itself";
 
 /// Bytes of a password file at most.
 const MOST_PASSWORD: u64 = 64 << 10;
@@ -57,11 +57,11 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Counts a failure, and logs it unless it is known: under this message if only this kind of state is concerned.
-    /// Returns the pause until the next attempt.
+    /// Counts a failure, and logs it unless it is known: under this message if only this kind of state is known to be
+    /// concerned. Returns the pause until the next attempt.
     pub(super) fn failed(&self, failure: &Failure, retries: &mut Retries, message: &'static str) -> Duration {
         self.metrics.failed(failure.reason());
-        let message = if failure.is_of_store() { AWAY } else { message };
+        let message = line(failure, retries, message);
         let (is_logged, pause) = retries.failed(failure, message, Instant::now());
         if is_logged {
             self.warn(failure, message);
@@ -201,6 +201,16 @@ impl Connector {
 }
 
 /// A connection to the first address of a host that takes one.
+/// Line of the log for a failure of a connection whose state is not shared by this message. One that ends may be the
+/// first that is seen of a store's end; where another connection was first, it has been said.
+fn line(failure: &Failure, retries: &Retries, message: &'static str) -> &'static str {
+    let is_end = matches!(failure, Failure::Timeout(_) | Failure::Closed(_));
+    match failure.is_of_store() || is_end && retries.is_named((failure.reason(), AWAY)) {
+        true => AWAY,
+        false => message,
+    }
+}
+
 async fn reach(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut error = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
     for address in lookup_host((host, port)).await? {
@@ -233,6 +243,23 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
+    #[test]
+    fn end_of_one_connection_does_not_say_that_the_store_is_away() {
+        let (named, message, now) = (NamedCauses::default(), "prefixes are not shared", Instant::now());
+        let [mut load, mut prefixes] = [(); 2].map(|()| Retries::new(named.clone()));
+        for kind in [&mut load, &mut prefixes] {
+            kind.connected(now);
+        }
+        let late = Failure::Timeout(CONNECT);
+        assert_eq!(line(&late, &prefixes, message), message);
+        let failure = Failure::SignIn(Box::new(Failure::Timeout(CONNECT)));
+        assert_eq!(line(&failure, &prefixes, message), AWAY);
+        assert!(load.failed(&late, AWAY, now + CONNECT).0);
+        assert_eq!(line(&late, &prefixes, message), AWAY, "it has been said");
+        prefixes.connected(now + 2 * CONNECT);
+        assert_eq!(line(&late, &prefixes, message), message);
+    }
+
     async fn address_that_drops_packets_is_given_up_after_a_second() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap();

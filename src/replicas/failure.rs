@@ -136,11 +136,13 @@ impl Failure {
         }
     }
 
-    /// Returns `true` if it is one of the store, and not of the commands of one kind of state.
+    /// Returns `true` if it is one of the store, and not of the commands or the connection of one kind of state.
     pub(super) fn is_of_store(&self) -> bool {
         !matches!(
             self,
-            Self::NotPermitted(_)
+            Self::Timeout(_)
+                | Self::Closed(_)
+                | Self::NotPermitted(_)
                 | Self::Memory(_)
                 | Self::WrongType(_)
                 | Self::Protocol(_)
@@ -208,6 +210,8 @@ mod tests {
             let at_first = Failure::SignIn(Box::new(failure));
             assert!(at_first.is_of_store() && at_first.needs_somebody(), "{at_first}");
         }
+        let hangs = Failure::Timeout(Duration::from_secs(5));
+        assert!(!hangs.is_of_store() && Failure::SignIn(Box::new(hangs)).is_of_store());
         let loading = Failure::SignIn(Box::new(Failure::Loading));
         assert!(loading.is_of_store() && !loading.needs_somebody());
         assert_eq!(loading.reason(), "loading");

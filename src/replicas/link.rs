@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::connection::{CONNECT, Connection, Connector, is_primary};
+use super::connection::{AWAY, CONNECT, Connection, Connector, is_primary};
 use super::failure::Failure;
 use super::resp::Value;
 use super::retries::Retries;
@@ -62,7 +62,10 @@ impl Link {
                     failure
                 }
             };
-            let message = "load is not shared; requests go on, by the load that this replica knows itself";
+            let message = match failure {
+                Failure::Timeout(_) | Failure::Closed(_) => AWAY,
+                _ => "load is not shared; requests go on, by the load that this replica knows itself",
+            };
             let pause = self.connector.failed(&failure, &mut retries, message);
             tokio::time::sleep(pause).await;
         }

@@ -65,6 +65,8 @@ pub(super) struct Retries {
     settled: Option<Instant>,
     /// Last time that a connection was there.
     connected: Option<Instant>,
+    /// First failure since.
+    failed: Option<Instant>,
     /// The log says that none is there.
     is_down: bool,
 }
@@ -73,12 +75,12 @@ impl Retries {
     /// Retries that log what is not named yet.
     pub(super) fn new(named: NamedCauses) -> Self {
         let [short, long] = [PAUSES, LONG_PAUSES].map(|(first, most)| Backoff::new(first, most));
-        Self { short, long, named, settled: None, connected: None, is_down: false }
+        Self { short, long, named, settled: None, connected: None, failed: None, is_down: false }
     }
 
     /// A connection is there. Returns `true` if that is to be logged, as its absence was.
     pub(super) fn connected(&mut self, now: Instant) -> bool {
-        self.connected = Some(now);
+        (self.connected, self.failed) = (Some(now), None);
         std::mem::take(&mut self.is_down)
     }
 
@@ -91,6 +93,12 @@ impl Retries {
         }
     }
 
+    /// Returns `true` if the log has named this cause since the last connection was there.
+    pub(super) fn is_named(&self, cause: Cause) -> bool {
+        let named = self.named.named.lock().unwrap_or_else(PoisonError::into_inner);
+        named.get(&cause).is_some_and(|at| self.connected.is_some_and(|connected| *at >= connected))
+    }
+
     /// Returns whether a failure is to be logged under this message, and the pause until the next attempt.
     pub(super) fn failed(
         &mut self,
@@ -98,9 +106,16 @@ impl Retries {
         message: &'static str,
         now: Instant,
     ) -> (bool, Duration) {
-        let (is_new, at) = self.named.name((failure.reason(), message), self.settled, now);
+        let cause = (failure.reason(), message);
+        let (mut is_new, at) = self.named.name(cause, self.settled, now);
         // Or the log is silent about a store that comes and goes.
         self.is_down |= self.connected.is_none_or(|connected| at >= connected);
+        let failed = *self.failed.get_or_insert(now);
+        if !self.is_down && now.saturating_duration_since(failed) > SETTLED {
+            // It doesn't come again, and the last line says that it is there.
+            (is_new, _) = self.named.name(cause, Some(now), now);
+            self.is_down = true;
+        }
         let pauses = if failure.needs_somebody() { &mut self.long } else { &mut self.short };
         (is_new, pauses.next(&mut rand::rng()))
     }
@@ -164,6 +179,29 @@ mod tests {
             assert!(!retries.failed(&connect(), MESSAGE, at(began + 11_200)).0);
             assert!(retries.connected(at(began + 20_000)) && !retries.connected(at(began + 20_001)));
         }
+    }
+
+    #[test]
+    fn log_does_not_end_with_a_connection_that_is_gone() {
+        let (at, mut retries) = start(2);
+        for kind in &mut retries {
+            kind.connected(at(0));
+            kind.failed(&closed(), MESSAGE, at(100));
+            kind.failed(&connect(), MESSAGE, at(200));
+            assert!(kind.connected(at(3000)));
+            kind.connected(at(8000));
+            kind.ended(at(3000));
+        }
+        let mut logged = Vec::new();
+        for ms in (8100..60_000).step_by(500) {
+            for (number, kind) in (0..).zip(&mut retries) {
+                if kind.failed(&connect(), MESSAGE, at(ms + number)).0 {
+                    logged.push(ms);
+                }
+            }
+        }
+        assert_eq!(logged, [18_600], "once, as both have it in common");
+        assert!(retries.iter_mut().all(|kind| kind.connected(at(60_000))));
     }
 
     #[test]

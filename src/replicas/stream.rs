@@ -198,7 +198,10 @@ impl Stream {
             Some(connection) => connection,
             none => {
                 let connected = timeout(CONNECT, self.connector.connect()).await;
-                none.insert(connected.unwrap_or(Err(Failure::Timeout(CONNECT)))?)
+                none.insert(
+                    connected
+                        .unwrap_or_else(|_| Err(Failure::SignIn(Box::new(Failure::Timeout(CONNECT)))))?,
+                )
             }
         };
         let reply = timeout(REPLY, self.connector.ask(connection, command)).await;
