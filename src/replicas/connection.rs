@@ -69,8 +69,9 @@ impl Connector {
         pause
     }
 
-    /// Logs a refusal with which a connection goes on, unless it is known.
+    /// Counts a refusal with which a connection goes on, and logs it unless it is known.
     pub(super) fn refused(&self, failure: &Failure, message: &'static str) {
+        self.metrics.failed(failure.reason());
         if self.named.is_new((failure.reason(), message), Instant::now()) {
             self.warn(failure, message);
         }
@@ -200,7 +201,6 @@ impl Connector {
     }
 }
 
-/// A connection to the first address of a host that takes one.
 /// Line of the log for a failure of a connection whose state is not shared by this message. One that ends may be the
 /// first that is seen of a store's end; where another connection was first, it has been said.
 fn line(failure: &Failure, retries: &Retries, message: &'static str) -> &'static str {
@@ -211,6 +211,7 @@ fn line(failure: &Failure, retries: &Retries, message: &'static str) -> &'static
     }
 }
 
+/// A connection to the first address of a host that takes one.
 async fn reach(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut error = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
     for address in lookup_host((host, port)).await? {
@@ -242,7 +243,6 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
     #[test]
     fn end_of_one_connection_does_not_say_that_the_store_is_away() {
         let (named, message, now) = (NamedCauses::default(), "prefixes are not shared", Instant::now());
@@ -260,6 +260,7 @@ mod tests {
         assert_eq!(line(&late, &prefixes, message), message);
     }
 
+    #[tokio::test(start_paused = true)]
     async fn address_that_drops_packets_is_given_up_after_a_second() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap();

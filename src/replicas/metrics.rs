@@ -56,7 +56,7 @@ impl ReplicasMetrics {
             last_failures: register(registry, GaugeVec::new(last_failures, &["state", "reason"])?, None)?,
             failures: counters(
                 "usher_state_store_failures_total",
-                "Connections to the state store that ended or could not be made, by reason.",
+                "Failures of the state store, by reason: connections that ended or could not be made, refused commands.",
                 "reason",
             )?,
             received: counter(
@@ -80,11 +80,17 @@ impl ReplicasMetrics {
         Self { state, ..self }
     }
 
-    /// Counts a failure of the connection, and notes its time.
+    /// Counts a failure of the connection or a command, and notes its time.
     pub(super) fn failed(&self, reason: &'static str) {
         self.failures.with_label_values(&[reason]).inc();
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.last_failures.with_label_values(&[self.state, reason]).set(since.as_secs_f64());
+    }
+
+    /// Failures of this reason.
+    #[cfg(test)]
+    pub(super) fn failures(&self, reason: &str) -> u64 {
+        self.failures.with_label_values(&[reason]).get()
     }
 
     /// The numbers as they are now.

@@ -170,8 +170,8 @@ impl Stream {
         self.send(&[&[command.as_bytes(), key.as_bytes()], arguments].concat()).await
     }
 
-    /// Has a command of this key carried out without which state is shared as well: a refusal is logged under this
-    /// message, and ends nothing.
+    /// Has a command of this key carried out without which state is shared as well: where only it is refused, this is
+    /// counted and logged under this message, and ends nothing.
     async fn attempt(
         &mut self,
         command: &str,
@@ -180,10 +180,14 @@ impl Stream {
     ) -> Result<(), Failure> {
         let key = self.key.clone();
         let reply = self.reply(&[&[command.as_bytes(), key.as_bytes()], arguments].concat()).await?;
-        if let Value::Error(words) = reply {
-            self.connector.refused(&Failure::refused(&words, false), message);
+        let Value::Error(words) = reply else { return Ok(()) };
+        match Failure::refused(&words, false) {
+            failure @ (Failure::NotPermitted(_) | Failure::Memory(_) | Failure::Refused(_)) => {
+                self.connector.refused(&failure, message);
+                Ok(())
+            }
+            failure => Err(failure),
         }
-        Ok(())
     }
 
     async fn send(&mut self, command: &[&[u8]]) -> Result<Value, Failure> {
@@ -206,5 +210,46 @@ impl Stream {
         };
         let reply = timeout(REPLY, self.connector.ask(connection, command)).await;
         reply.unwrap_or(Err(Failure::Timeout(REPLY)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+    use tokio::io::{AsyncWriteExt, duplex};
+
+    use super::super::metrics::ReplicasMetrics;
+    use super::super::retries::NamedCauses;
+    use super::*;
+    use crate::settings::{StateStoreSettings, StoreAddress};
+
+    #[tokio::test(start_paused = true)]
+    async fn refusal_of_a_command_that_is_not_needed_is_counted_and_ends_nothing() {
+        let table = [
+            (":1", None, Ok(())),
+            ("-NOPERM no permissions to run the 'expire' command", Some("not_permitted"), Ok(())),
+            ("-OOM command not allowed", Some("out_of_memory"), Ok(())),
+            ("-ERR syntax error", Some("refused"), Ok(())),
+            ("-READONLY You can't write against a read only replica.", None, Err("read_only")),
+            ("-LOADING Redis is loading the dataset in memory", None, Err("loading")),
+        ];
+        for (reply, counted, result) in table {
+            let metrics = ReplicasMetrics::register(&Registry::new()).unwrap();
+            let connector = Connector {
+                store: StateStoreSettings::at(StoreAddress::Unix("/no/such/socket".into())),
+                name: "a".to_owned(),
+                metrics: metrics.clone(),
+                named: NamedCauses::default(),
+            };
+            let (connected, warm) = (metrics.connected.clone(), oneshot::channel().0);
+            let mut stream = Stream::new(connector, "k".to_owned(), connected, warm);
+            let (ours, mut theirs) = duplex(1000);
+            stream.connection = Some(Connection::over(Box::new(ours)));
+            theirs.write_all(format!("{reply}\r\n").as_bytes()).await.unwrap();
+            assert_eq!(stream.keep().await.map_err(|failure| failure.reason()), result, "{reply}");
+            for reason in ["not_permitted", "out_of_memory", "refused", "read_only", "loading"] {
+                assert_eq!(metrics.failures(reason), u64::from(counted == Some(reason)), "{reply}");
+            }
+        }
     }
 }
