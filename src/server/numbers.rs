@@ -174,7 +174,7 @@ pub(super) fn register_connections(
         ),
         (
             "usher_connections_goaway_total",
-            "Connections ended with GOAWAY because of a client's protocol error. Logged once a minute per reason and address.",
+            "Connections ended with GOAWAY because of a client's protocol error. Logged once a minute per reason and address, 64 a minute at most.",
             |m| &m.goaway,
         ),
     ];
