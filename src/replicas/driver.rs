@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use usher_core::endpoints::{Clock, Endpoint, InFlightId, Lease, Load, Store};
 
 use super::link::Event;
-use super::message::{COUNTERS, Count, Counts, EndpointKey, Malformed, Message};
+use super::message::{COUNTERS, Count, Counts, EndpointKey, MOST_ENDPOINTS, Malformed, Message};
 use super::metrics::ReplicasMetrics;
 use super::origins::{Origins, Taken};
 use super::publisher::{Publisher, SERVICE_INTERVAL, State};
@@ -39,8 +39,11 @@ struct Member {
     load: Arc<Load>,
     /// Uid of its pod.
     uid: Option<String>,
-    /// Requests that this replica had ever sent there at the last look, and until when that is recent.
+    /// Requests that this replica had ever sent there at the last look.
     sent: u64,
+    /// No message that the others can have heard has named the endpoint since it got one.
+    is_unnamed: bool,
+    /// Time until which messages go on naming it: some may be lost.
     recent: Option<Instant>,
 }
 
@@ -50,12 +53,10 @@ impl Member {
         self.load.in_flight() > 0 || self.load.others() > 0
     }
 
-    /// Looks for requests that this replica sent there since the last look. They are recent for this long.
-    fn look(&mut self, now: Instant, recent: Duration) {
+    /// Looks for requests that this replica sent there since the last look.
+    fn look(&mut self, now: Instant) {
         let sent = self.load.sent();
-        if std::mem::replace(&mut self.sent, sent) != sent {
-            self.recent = Some(now + recent);
-        }
+        self.is_unnamed |= std::mem::replace(&mut self.sent, sent) != sent;
         self.recent = self.recent.filter(|until| *until > now);
     }
 }
@@ -161,10 +162,7 @@ impl Driver {
             self.count();
         }
         self.follow(now);
-        // Several messages name the endpoint: some may be lost.
-        let recent = self.origins.ttl();
-        let departed = self.departed.iter_mut().map(|(member, _)| member);
-        self.members.iter_mut().chain(departed).for_each(|member| member.look(now, recent));
+        self.all_mut().for_each(|member| member.look(now));
         if !self.is_up {
             self.note_unheard();
         }
@@ -176,6 +174,7 @@ impl Driver {
         if self.is_up
             && let Some(message) = self.publisher.next(self.state(), self.service(now), now)
         {
+            self.note_named(&message, now);
             self.outgoing.send_replace(message.encode());
         }
     }
@@ -239,8 +238,9 @@ impl Driver {
             let key = EndpointKey::new(endpoint.identity(), endpoint.address());
             let (load, uid) = (Arc::clone(endpoint.load()), endpoint.spec().uid.clone());
             let seen = seen.get(&key).filter(|seen| Arc::ptr_eq(&seen.load, &load));
-            let (sent, recent) = seen.map_or((0, None), |seen| (seen.sent, seen.recent));
-            Member { key, load, uid, sent, recent }
+            let (sent, is_unnamed, recent) =
+                seen.map_or((0, false, None), |seen| (seen.sent, seen.is_unnamed, seen.recent));
+            Member { key, load, uid, sent, is_unnamed, recent }
         };
         self.members = snapshot.endpoints().iter().map(member).collect();
         self.places = self.members.iter().map(|member| member.key).zip(0..).collect();
@@ -258,6 +258,10 @@ impl Driver {
         self.members.iter().chain(self.departed.iter().map(|(member, _)| member))
     }
 
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.members.iter_mut().chain(self.departed.iter_mut().map(|(member, _)| member))
+    }
+
     /// Endpoints that this replica is about to remove.
     fn going(&self) -> Vec<EndpointKey> {
         let goes = |member: &&Member| member.uid.as_ref().is_some_and(|uid| self.draining.contains(uid));
@@ -273,6 +277,8 @@ impl Driver {
             Event::Down => {
                 self.is_up = false;
                 self.note_unheard();
+                // The last messages may be lost, and the connection away for long.
+                self.all_mut().for_each(|member| member.is_unnamed |= member.recent.is_some());
             }
             Event::Message(bytes) => {
                 let result = match Message::decode(&bytes) {
@@ -326,6 +332,18 @@ impl Driver {
     fn note_unheard(&self) {
         let now_ms = self.clock.now_ms();
         self.all().for_each(|member| member.load.note_sent_elsewhere(now_ms));
+    }
+
+    /// Notes that a message is about to be sent. Endpoints that it has no room for are named by a later one.
+    fn note_named(&mut self, message: &Message, now: Instant) {
+        if !self.all().any(|member| member.is_unnamed) {
+            return;
+        }
+        let until = now + self.origins.ttl();
+        let named: HashSet<_> = message.endpoints.iter().take(MOST_ENDPOINTS).map(|(key, _)| *key).collect();
+        for member in self.all_mut().filter(|member| member.is_unnamed && named.contains(&member.key)) {
+            (member.is_unnamed, member.recent) = (false, Some(until));
+        }
     }
 
     /// The endpoint of a key, which may have left.
@@ -385,7 +403,7 @@ impl Driver {
             for (into, count) in counts.iter_mut().zip(own.chain(producers)) {
                 *into = count;
             }
-            (member.key, counts, member.recent.is_some())
+            (member.key, counts, member.is_unnamed || member.recent.is_some())
         };
         let all = self.all().map(counts);
         let named = all.filter(|(_, counts, is_recent)| *is_recent || *counts != Counts::default());

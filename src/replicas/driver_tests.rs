@@ -307,6 +307,38 @@ async fn request_that_ended_between_messages_is_known_elsewhere() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn request_that_ended_while_the_store_was_away_is_known_elsewhere_later() {
+    for is_lost in [false, true] {
+        let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
+        let mut now = Instant::now();
+        a.publish_to(&mut b, now);
+        now += INTERVAL;
+        if is_lost {
+            drop(a.load().book());
+            a.driver.tick(now);
+            assert!(a.sent.has_changed().unwrap(), "on its way when the connection ended");
+        }
+        a.driver.take(Event::Down, now);
+        if !is_lost {
+            drop(a.load().book());
+        }
+        for _ in 0..3 {
+            now += TTL;
+            a.driver.tick(now);
+        }
+        a.sent.mark_unchanged();
+        assert_eq!(b.load().sent_elsewhere_ms(), None);
+        a.driver.take(Event::Up, now);
+        for second in [9, 10, 11] {
+            b.clock.set(Duration::from_secs(second));
+            assert!(a.publish_to(&mut b, now));
+            assert_eq!(b.load().sent_elsewhere_ms(), Some(9001), "{is_lost}");
+            now += TTL;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn others_may_send_requests_while_the_store_is_away() {
     let mut replica = Replica::new(1, Vec::new());
     let now = Instant::now();
