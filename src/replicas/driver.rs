@@ -391,7 +391,8 @@ impl Driver {
         }
     }
 
-    /// Endpoints at which this replica has something in flight, or had lately.
+    /// Endpoints at which this replica has something in flight, then those at which it had lately: a message may not have
+    /// room for all.
     fn in_flight(&self) -> Vec<(EndpointKey, Counts)> {
         let counts = |member: &Member| {
             let mut counts = Counts::default();
@@ -407,7 +408,10 @@ impl Driver {
         };
         let all = self.all().map(counts);
         let named = all.filter(|(_, counts, is_recent)| *is_recent || *counts != Counts::default());
-        named.map(|(key, counts, _)| (key, counts)).collect()
+        let named = named.map(|(key, counts, _)| (key, counts));
+        let (mut busy, idle): (Vec<_>, Vec<_>) = named.partition(|(_, counts)| *counts != Counts::default());
+        busy.extend(idle);
+        busy
     }
 }
 

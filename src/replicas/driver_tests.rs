@@ -339,6 +339,32 @@ async fn request_that_ended_while_the_store_was_away_is_known_elsewhere_later() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn load_goes_before_requests_that_ended_and_none_of_these_is_left_out() {
+    let (mut a, mut b) = (Replica::new(1, Vec::new()), Replica::new(2, Vec::new()));
+    let count = MOST_ENDPOINTS + 10;
+    let mut now = Instant::now();
+    for replica in [&mut a, &mut b] {
+        let pods = (0..count).map(|pod| EndpointSpec::new(format!("{pod:05}"), ([10, 0, 0, 1], 8000)));
+        replica.store.replace(pods.collect());
+        replica.driver.tick(now);
+    }
+    let loads = |replica: &Replica| -> Vec<Arc<Load>> {
+        replica.store.snapshot().endpoints().iter().map(|endpoint| Arc::clone(endpoint.load())).collect()
+    };
+    let (at_a, at_b) = (loads(&a), loads(&b));
+    at_a.iter().for_each(|load| drop(load.book()));
+    let _held = [&at_a[0], &at_a[count - 1]].map(|load| load.book());
+    let noted = || at_b.iter().filter(|load| load.sent_elsewhere_ms().is_some()).count();
+    now += INTERVAL;
+    assert!(a.publish_to(&mut b, now));
+    assert_eq!([0, 1, count - 1].map(|at| at_b[at].others()), [1, 0, 1]);
+    assert_eq!(noted(), MOST_ENDPOINTS);
+    now += TTL;
+    assert!(a.publish_to(&mut b, now));
+    assert_eq!(noted(), count);
+}
+
+#[tokio::test(start_paused = true)]
 async fn others_may_send_requests_while_the_store_is_away() {
     let mut replica = Replica::new(1, Vec::new());
     let now = Instant::now();
