@@ -12,8 +12,8 @@ pub(super) struct Position {
     last: Option<EntryId>,
     /// Last entry that this replica added.
     added: Option<EntryId>,
-    /// Entry that it added before, at the last look at the beginning of the stream or first since. One that is added later is in
-    /// the stream again, even if it was lost.
+    /// Entry that it added before the last look at the beginning of the stream, or had read when it added the first since. One
+    /// that is added later is in the stream again, even if it was lost.
     witness: Option<EntryId>,
     /// Reading from the end towards the beginning, until it is over.
     pub(super) warm_up: Option<WarmUp>,
@@ -48,7 +48,9 @@ impl Position {
     /// was read, as ids grow. That one is read from its beginning.
     pub(super) fn added(&mut self, id: EntryId) -> bool {
         self.added = Some(id);
-        self.witness.get_or_insert(id);
+        // Behind what was read: where that is lost, this may be all that there is.
+        let read = self.last.filter(|last| *last != EntryId::default());
+        self.witness.get_or_insert(read.unwrap_or(id));
         let is_other = self.last.is_some_and(|last| id <= last);
         if is_other {
             (self.last, self.witness) = (Some(EntryId::default()), Some(id));
@@ -89,7 +91,7 @@ mod tests {
         position.begin();
         position.found_end(id(7));
         position.warm_up = None;
-        assert!(!position.added(id(8)));
+        assert!(!position.added(id(8)) && !position.is_lost(Some(id(7))));
         assert!(position.read(id(8)) && position.read(id(10)));
         position
     }
@@ -138,6 +140,10 @@ mod tests {
             assert!(position.is_lost(oldest) && !position.is_lost(oldest), "once");
         }
         assert!(!read().is_lost(Some(id(7))));
+        // What it adds then is all that there is.
+        let mut position = read();
+        assert!(!position.added(id(20)) && position.read(id(20)));
+        assert!(position.is_lost(Some(id(20))) && !position.is_lost(Some(id(20))));
     }
 
     #[test]
