@@ -125,7 +125,7 @@ impl Prefixes {
         let oldest = stream.oldest().await?;
         self.exchange.begins_at(oldest);
         if self.position.is_lost(oldest) {
-            self.exchange.publish_all();
+            self.exchange.publish_all(now_ms);
         }
         stream.keep().await?;
         self.check_at_ms = now_ms + CHECK_MS;
@@ -143,7 +143,7 @@ impl Prefixes {
             self.pending = None;
             if id.is_some_and(|id| self.position.added(id)) {
                 self.exchange.begins_at(None);
-                self.exchange.publish_all();
+                self.exchange.publish_all(self.clock.now_ms());
             }
             tokio::task::yield_now().await;
         }

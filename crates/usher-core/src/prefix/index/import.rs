@@ -1,6 +1,7 @@
 //! Imports of the blocks that other processes published.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub(super) struct Origins {
     // Taken for a whole import and for the end of an origin, so that nothing comes in under
     // a bit that is about to be another's.
     by_id: Mutex<HashMap<OriginId, Origin>>,
+    /// Times that blocks were left behind by those that expired.
+    expiries: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -65,7 +68,13 @@ impl Origins {
         let gone = before & !sources(&origins);
         if gone != 0 {
             holders.retire(gone);
+            self.expiries.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Times that origins have expired whose blocks count as restored since.
+    pub(super) fn expiries(&self) -> u64 {
+        self.expiries.load(Relaxed)
     }
 
     /// Origins that are known.

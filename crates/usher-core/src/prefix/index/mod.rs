@@ -232,6 +232,11 @@ impl PrefixIndex {
         self.origins.len()
     }
 
+    /// Times that origins have expired whose blocks count as restored since.
+    pub fn expiries(&self) -> u64 {
+        self.origins.expiries()
+    }
+
     /// Returns `true` if an endpoint holds as much as it may.
     pub fn is_full(&self, endpoint: &Endpoint) -> bool {
         self.holders.get(endpoint.slot()).is_some_and(|holder| {

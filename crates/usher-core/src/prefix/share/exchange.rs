@@ -177,8 +177,9 @@ impl Exchange {
     }
 
     /// Publishes everything again, also what other replicas published that may be gone: the stream was lost.
-    pub fn publish_all(&mut self) {
-        self.members.iter_mut().for_each(|member| member.publisher.publish_all(member.writer.index()));
+    pub fn publish_all(&mut self, now_ms: u64) {
+        let publish = |member: &mut Member| member.publisher.publish_all(member.writer.index(), now_ms);
+        self.members.iter_mut().for_each(publish);
     }
 
     /// Reads a new entry of the stream.

@@ -244,7 +244,7 @@ fn lost_stream_is_published_again() {
     let batch = replica.poll(100).remove(0);
     replica.exchange.receive(id(1), &batch, 100);
     replica.exchange.begins_at(None);
-    replica.exchange.publish_all();
+    replica.exchange.publish_all(100);
     assert_eq!((replica.exchange.stream_bytes(), replica.poll(200).len()), (0, 1));
 }
 
@@ -263,7 +263,7 @@ fn lost_blocks_of_replicas_that_are_gone_are_published_about_once() {
             replica.exchange.restore(id(number as u64), batch, 0);
         }
         assert_eq!(replica.exchange.counts().restored, 40_000);
-        replica.exchange.publish_all();
+        replica.exchange.publish_all(0);
     }
     let mut stream = Vec::new();
     for (now_ms, from) in (100..1000).step_by(100).flat_map(|now_ms| (0..3).map(move |from| (now_ms, from))) {
@@ -282,6 +282,33 @@ fn lost_blocks_of_replicas_that_are_gone_are_published_about_once() {
         started.exchange.restore(*id, batch, 1000);
     }
     assert_eq!(started.index.entries(), 40_000);
+}
+
+#[test]
+fn lost_blocks_of_a_replica_that_died_before_are_published_once_it_expires() {
+    let (pool, budget) = (pool(&["a"]), Arc::default());
+    let [mut gone, mut later, mut left] = [1, 2, 3].map(|number| Replica::new(number, &pool, &budget));
+    gone.add(0, &[1, 2]);
+    left.exchange.receive(id(1), &gone.poll(100)[0], 100);
+    left.exchange.publish_all(5000);
+    for now_ms in [5100, 5200, 5300] {
+        left.poll(now_ms);
+    }
+    assert_eq!(left.exchange.published().blocks, 0, "it may live, and do so itself");
+    left.index.sweep(&pool, 180_100);
+    let stream = left.poll(182_000);
+    let mut started = Replica::new(4, &pool, &budget);
+    for batch in stream {
+        started.exchange.restore(id(2), &batch, 182_000);
+    }
+    assert_eq!(started.found(&[1, 2]), [2]);
+    // The stream has those of one that was heard since.
+    later.add(0, &[3]);
+    left.exchange.receive(id(3), &later.poll(200_000)[0], 200_000);
+    left.index.sweep(&pool, 380_000);
+    left.poll(382_000);
+    left.poll(382_100);
+    assert_eq!(left.exchange.published().blocks, 2);
 }
 
 #[test]

@@ -231,7 +231,7 @@ proptest! {
         world.wait(0);
         for replica in &mut world.replicas {
             replica.unread.clear();
-            replica.exchange.publish_all();
+            replica.exchange.publish_all(world.now_ms);
         }
         for _ in 0..5 {
             world.wait(3000);

@@ -16,6 +16,8 @@ pub struct PublisherConfig {
     pub interval: Duration,
     /// Blocks that wait at most; the oldest are dropped. 2 MiB of hashes, some seconds of a busy replica.
     pub waiting: usize,
+    /// Time after which an origin that is silent is forgotten.
+    pub ttl: Duration,
     /// Time after which a batch is due even without blocks, so that an origin is known to live.
     pub keep_alive: Duration,
     /// Bytes that the stream has room for.
@@ -25,7 +27,8 @@ pub struct PublisherConfig {
 impl PublisherConfig {
     /// The configuration for origins that expire after `ttl`, and a stream of so many bytes.
     pub fn new(ttl: Duration, stream_bytes: u64) -> Self {
-        Self { interval: Duration::from_millis(100), waiting: 1 << 18, keep_alive: ttl / 3, stream_bytes }
+        let interval = Duration::from_millis(100);
+        Self { interval, waiting: 1 << 18, ttl, keep_alive: ttl / 3, stream_bytes }
     }
 }
 
@@ -69,6 +72,10 @@ pub struct Publisher {
     export_again: bool,
     /// The next export is of a stream that has lost everything.
     is_lost: bool,
+    /// End of the time in which origins expire that may have died before the stream was last lost.
+    dying_until_ms: u64,
+    /// Origins of the index that had expired at the last look.
+    expiries: u64,
     /// Blocks of one endpoint that the export has still to publish, the most recent first.
     exporting: Option<EndpointBlocks>,
     /// Batches of the export that may still be made in this interval.
@@ -109,6 +116,8 @@ impl Publisher {
             export: None,
             export_again: false,
             is_lost: false,
+            dying_until_ms: 0,
+            expiries: index.expiries(),
             exporting: None,
             export_batches: EXPORT_BATCHES,
             next_ms: now_ms,
@@ -123,9 +132,12 @@ impl Publisher {
 
     /// Publishes everything again that is still held, up to half of the stream, which has lost all: what this process added,
     /// and what it read of processes that may be gone. Several processes do so at the same time: what one has published
-    /// the others leave out, as soon as they have read it.
-    pub fn publish_all(&mut self, index: &PrefixIndex) {
+    /// the others leave out, as soon as they have read it. What is of a process that died shortly before follows
+    /// when that has expired.
+    pub fn publish_all(&mut self, index: &PrefixIndex, now_ms: u64) {
         self.is_lost = true;
+        // One that was heard just before it, and is looked for a little late.
+        self.dying_until_ms = now_ms.saturating_add(millis(self.config.ttl + self.config.keep_alive));
         index.republish(Some(0));
         self.request_export(index);
     }
@@ -233,6 +245,7 @@ impl Publisher {
     fn republish(&mut self, index: &PrefixIndex, now_ms: u64) {
         if now_ms.saturating_sub(self.republished_ms) >= REPUBLISH_CHECK_MS {
             self.republished_ms = now_ms;
+            self.follow_expiries(index, now_ms);
             let has_moved = self.stream_moved >= self.config.stream_bytes / 2;
             let replicas = index.origins() as u64 + 1;
             let blocks = self.stream_moved / REPUBLISHED_PART / replicas / size_of::<u64>() as u64;
@@ -240,6 +253,15 @@ impl Publisher {
                 self.stream_moved = 0;
             }
             index.republish(has_moved.then(|| usize::try_from(blocks).unwrap_or(usize::MAX)));
+        }
+    }
+
+    /// Publishes the blocks of processes that died before the stream was lost.
+    fn follow_expiries(&mut self, index: &PrefixIndex, now_ms: u64) {
+        let expiries = index.expiries();
+        if std::mem::replace(&mut self.expiries, expiries) != expiries && now_ms < self.dying_until_ms {
+            self.is_lost = true;
+            self.request_export(index);
         }
     }
 }

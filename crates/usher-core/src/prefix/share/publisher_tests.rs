@@ -115,7 +115,7 @@ fn losses_during_an_export_start_another_one() {
     for now_ms in (0..2000).step_by(100) {
         published += due(&mut publisher, &index, now_ms).iter().sum::<usize>();
         if now_ms == 0 {
-            (0..3).for_each(|_| publisher.publish_all(&index));
+            (0..3).for_each(|_| publisher.publish_all(&index, 0));
         }
     }
     assert_eq!((published, publisher.counts().exports), (60_000, 2));
