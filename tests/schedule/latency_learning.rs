@@ -38,7 +38,7 @@ fn alone(model: &Model, endpoint: &Endpoint, tokens: u64) -> f64 {
     model.read().ttft(endpoint, tokens, &Reported::default())
 }
 
-/// Sends a request whose response comes in one piece after the time that its prompt takes at
+/// Sends a request whose response comes in one piece, or hidden, after the time that its prompt takes at
 /// this rate, and adds to the engine's histograms.
 fn whole(
     model: &Arc<Model>,
@@ -46,10 +46,11 @@ fn whole(
     endpoint: &Endpoint,
     tokens: u64,
     rate: f64,
+    is_stream: bool,
     times: &mut EngineTimes,
 ) {
     let reported = Some(Reported::default());
-    let mut booked = model.book(&Work { reported, ..Work::whole(endpoint, tokens, false) });
+    let mut booked = model.book(&Work { reported, ..Work::whole(endpoint, tokens, is_stream) });
     let seconds = 0.03 + tokens as f64 / rate;
     pass(clock, seconds + 0.2);
     booked.begins(false);
@@ -63,10 +64,17 @@ fn whole(
 }
 
 /// Answers so many prompts of different lengths, with a page of metrics after every fifth.
-fn teach(model: &Arc<Model>, clock: &Clock, endpoint: &Endpoint, rate: f64, prompts: u64) -> EngineTimes {
+fn teach(
+    model: &Arc<Model>,
+    clock: &Clock,
+    endpoint: &Endpoint,
+    rate: f64,
+    prompts: u64,
+    is_stream: bool,
+) -> EngineTimes {
     let mut times = EngineTimes { started: Some(1000.0), ..EngineTimes::default() };
     for number in 0..prompts {
-        whole(model, clock, endpoint, 200 + 137 * (number * 7 % 23), rate, &mut times);
+        whole(model, clock, endpoint, 200 + 137 * (number * 7 % 23), rate, is_stream, &mut times);
         if number % 5 == 4 {
             endpoint.load().engine_times.set(times);
         }
@@ -75,11 +83,11 @@ fn teach(model: &Arc<Model>, clock: &Clock, endpoint: &Endpoint, rate: f64, prom
 }
 
 #[test]
-fn unstreamed_responses_are_learned_from_engine_histograms() {
-    for wrong in [3.0, 1.0 / 3.0] {
+fn responses_that_come_whole_or_hidden_are_learned_from_engine_histograms() {
+    for (wrong, is_stream) in [(3.0, false), (1.0 / 3.0, false), (3.0, true), (1.0 / 3.0, true)] {
         let (clock, model) = model();
         let store = store("a");
-        teach(&model, &clock, &only(&store), RATE * wrong, 400);
+        teach(&model, &clock, &only(&store), RATE * wrong, 400, is_stream);
         for tokens in [500, 1500, 3000] {
             let ratio = alone(&model, &only(&store), tokens) / (0.03 + tokens as f64 / (RATE * wrong));
             assert!((ratio - 1.0).abs() < 0.15, "{wrong}, {tokens}: {ratio}");
@@ -95,7 +103,7 @@ fn nothing_is_learned_where_an_engine_has_no_histograms() {
     let store = store("a");
     let before = alone(&model, &only(&store), 1000);
     let mut times = EngineTimes::default();
-    (0..50).for_each(|_| whole(&model, &clock, &only(&store), 1000, RATE / 3.0, &mut times));
+    (0..50).for_each(|_| whole(&model, &clock, &only(&store), 1000, RATE / 3.0, false, &mut times));
     assert_eq!(alone(&model, &only(&store), 1000), before);
 }
 

@@ -346,9 +346,14 @@ impl Backlog {
         self.step_factor.store(inner.own.step.value().to_bits(), Relaxed);
     }
 
-    /// A request was sent there. `is_stream`: its first token will be seen.
+    /// A request was sent there. `is_stream`: its first token should be seen.
     pub(super) fn sent(&self, met: Met, is_stream: bool) {
         self.inner().histograms.sent(met, is_stream);
+    }
+
+    /// The first token of a request that was sent there as a stream won't be seen.
+    pub(super) fn hidden(&self, met: Met) {
+        self.inner().histograms.hidden(met);
     }
 
     /// A response that was decided at `requests` and `cached` tokens there took so many seconds

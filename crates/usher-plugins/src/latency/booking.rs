@@ -138,6 +138,8 @@ pub struct Booked {
     /// Requests at the endpoint and tokens to compute there with its own, when it was sent.
     /// `None`: something else makes it wait.
     met: Option<(f64, f64)>,
+    /// State of the endpoint that computes the prompt, of what was sent there as a stream and isn't known to be hidden.
+    sent_as_stream: Option<Met>,
     /// Requests there that other senders sent.
     others: f64,
     /// Times that were predicted for the endpoints that compute the prompt and respond. `None`:
@@ -157,7 +159,7 @@ impl Booked {
         let (prefill, decode) = (model.backlog(work.prefill), model.backlog(work.decode));
         let &Work { prompt, is_stream, reported, tokens: uncached, .. } = work;
         let tokens = model.hits().likely(uncached, prompt);
-        let (mut met, mut others, mut predicted) = (None, 0.0, None);
+        let (mut met, mut others, mut predicted, mut sent_as_stream) = (None, 0.0, None, None);
         let output = model.read().expected(work.kind, None).mean;
         let counts = TokenCounts { uncached: tokens as f64, prompt: prompt as f64, output };
         if let Some(reported) = reported {
@@ -171,7 +173,9 @@ impl Booked {
             others = (state.requests - load.in_flight() as f64).max(0.0);
             let (requests, cached) = (state.requests, state.cached);
             let own = tokens as f64;
-            prefill.sent(Met { requests, cached, tokens: met.map(|(_, tokens)| tokens), own }, is_stream);
+            let sent = Met { requests, cached, tokens: met.map(|(_, tokens)| tokens), own };
+            prefill.sent(sent, is_stream);
+            sent_as_stream = Some(sent).filter(|_| is_stream);
         }
         let tpot_target = work.tpot.map(|target| TpotTarget::new(&decode, target));
         let mut transfer = None;
@@ -214,6 +218,7 @@ impl Booked {
             api: work.api,
             uncached: Some(uncached),
             met,
+            sent_as_stream,
             others,
             predicted,
             transfer,
@@ -265,7 +270,7 @@ impl Booked {
         self.leave(now);
         self.prefill = Arc::clone(&backlog);
         self.decode = backlog;
-        self.uncached = None;
+        (self.uncached, self.sent_as_stream) = (None, None);
         self.enter(now);
     }
 
@@ -277,6 +282,9 @@ impl Booked {
         if !is_stream {
             self.transfer = None;
             self.leave(self.model.clock().elapsed());
+            if let Some(sent) = self.sent_as_stream.take() {
+                self.prefill.hidden(sent);
+            }
         }
     }
 

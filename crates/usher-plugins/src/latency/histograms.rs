@@ -81,7 +81,7 @@ impl Histograms {
         self.last.started.zip(started).is_some_and(|(ours, theirs)| (ours - theirs).abs() <= RESTART)
     }
 
-    /// A request was sent. `is_stream`: its first token will be seen.
+    /// A request was sent. `is_stream`: its first token should be seen.
     pub(super) fn sent(&mut self, met: Met, is_stream: bool) {
         self.count += 1.0;
         self.met.requests += met.requests;
@@ -90,11 +90,22 @@ impl Histograms {
         if is_stream {
             self.sent_streams += 1.0;
         } else {
-            if self.sent.len() == MOST_SENT {
-                self.sent.pop_front();
-            }
-            self.sent.push_back(met);
+            self.push(met);
         }
+    }
+
+    /// The first token of a request that was sent as a stream won't be seen.
+    pub(super) fn hidden(&mut self, met: Met) {
+        // Below 0 if that of steps was used since; then it makes up for one that is hidden, too, and not known to be.
+        self.sent_streams -= 1.0;
+        self.push(met);
+    }
+
+    fn push(&mut self, met: Met) {
+        if self.sent.len() == MOST_SENT {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(met);
     }
 
     /// The first token of a stream came.
@@ -176,7 +187,8 @@ impl Histograms {
             (grown, grown.count * (output - 1.0).max(1.0))
         };
         let (met, count) = (std::mem::take(&mut self.met), std::mem::take(&mut self.count));
-        if std::mem::take(&mut self.sent_streams) >= count * STREAMS {
+        let streams = std::mem::take(&mut self.sent_streams);
+        if count == 0.0 || streams >= count * STREAMS {
             return None;
         }
         let requests = met.requests / count;
@@ -273,6 +285,29 @@ mod tests {
         histograms.sent(met(100.0), false);
         let means = histograms.read(3, page(total(0.0, 0.0), total(2.0, 200.0)), 1, OUTPUT).unwrap();
         assert!(means.step.is_some(), "it was no stream");
+    }
+
+    #[test]
+    fn hidden_streams_give_means() {
+        let mut histograms = Histograms::default();
+        histograms.read(1, page(total(0.0, 0.0), total(0.0, 0.0)), 0, OUTPUT);
+        let send = |histograms: &mut Histograms| (0..4).for_each(|_| histograms.sent(met(1000.0), true));
+        send(&mut histograms);
+        (0..4).for_each(|_| histograms.hidden(met(1000.0)));
+        let means = histograms.read(2, page(total(1.0, 4.0), total(1.0, 100.0)), 4, OUTPUT).unwrap();
+        assert_eq!(means.first, Some((2.0, 1000.0, 0.25)));
+        assert_eq!(means.step.map(|(_, seconds)| seconds), Some(0.01));
+        // A page between sending and the head of the response.
+        send(&mut histograms);
+        let means = histograms.read(3, page(total(1.0, 4.0), total(2.0, 200.0)), 4, OUTPUT).unwrap();
+        assert_eq!(means.step, None, "they may be shown");
+        (0..4).for_each(|_| histograms.hidden(met(1000.0)));
+        let means = histograms.read(4, page(total(1.0, 4.0), total(3.0, 300.0)), 4, OUTPUT).unwrap();
+        assert_eq!(means.step, None, "nothing was sent");
+        send(&mut histograms);
+        (0..3).for_each(|_| histograms.hidden(met(1000.0)));
+        let means = histograms.read(5, page(total(2.0, 8.0), total(4.0, 400.0)), 4, OUTPUT).unwrap();
+        assert!(means.first.is_some() && means.step.is_some(), "{means:?}");
     }
 
     #[test]
