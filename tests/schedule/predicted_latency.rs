@@ -243,9 +243,9 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
     load.kv_usage.set(0.02, now);
     let refusal = busy.route(&of_priority(-1, &[(ttft, "10")])).unwrap_err();
     assert_eq!((refusal.code.status(), refusal.reason), (429, Some("rejected-saturated")));
-    let mut late = of_priority(-1, &[(ttft, "60000")]);
+    let mut late = of_priority(-1, &[(ttft, "60")]);
     assert!(busy.route(&late).is_ok());
-    late.received = std::time::Instant::now().checked_sub(Duration::from_secs(61));
+    late.received = std::time::Instant::now().checked_sub(Duration::from_millis(10));
     assert!(busy.route(&late).is_err(), "the target counts from the arrival of the request");
     let silent = CONFIG.replace("streamingMode: true", "predictInProduce: false");
     assert!(passes(&running(&silent, &[100.0]), -1, &[(ttft, "10")]), "nothing is predicted");

@@ -104,9 +104,11 @@ fn a_first_token_in_time_decides_before_the_cost() {
 #[test]
 fn a_target_counts_from_the_arrival_of_the_request() {
     let (_, model) = model();
-    let candidates = running(&[8.0, 0.0]);
-    let mut request = asking(&[(TTFT, "60000")]);
-    request.received = std::time::Instant::now().checked_sub(Duration::from_millis(59_400));
+    let candidates = running(&[30.0, 0.0]);
+    let mut request = asking(&[(TTFT, "5000")]);
+    assert_eq!(best(&scores(&model, &request, &[9, 0], &candidates)), 1);
+    // No earlier than a machine that has just started can say.
+    request.received = std::time::Instant::now().checked_sub(Duration::from_millis(4_500));
     assert_eq!(best(&scores(&model, &request, &[9, 0], &candidates)), 0);
 }
 
