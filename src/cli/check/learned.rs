@@ -63,7 +63,7 @@ fn transfers(links: &[LinkReport]) -> Vec<String> {
         let LinkReport { endpoint, samples, factor } = far.get(far.len() / 2)?;
         let of = far.len();
         Some(format!(
-            "KV cache transfers to {of} of {known} endpoints take far from as long as links and {KV_BYTES} of the picker say, for {endpoint} {factor:.2} times as learned from {samples} transfers: set them near the speed that there is, so that decisions are good from the start"
+            "KV cache transfers to {of} of {known} endpoints take far from as long as links and {KV_BYTES} of the picker say, for {endpoint} {factor:.2} times as learned from {samples} measurements: set them near the speed that there is, so that decisions are good from the start"
         ))
     };
     [slow, fast].into_iter().filter_map(sentence).collect()

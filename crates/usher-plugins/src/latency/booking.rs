@@ -304,7 +304,7 @@ impl Booked {
             return;
         }
         let took = now.saturating_sub(self.sent).as_secs_f64();
-        let moved = transfer.map(|transfer| transfer.arrived(took)).unwrap_or_default();
+        let moved = transfer.map(|transfer| transfer.arrived()).unwrap_or_default();
         if let Some(predicted) = &self.predicted {
             let took = (took - moved.expected).max(LEAST_TIME);
             predicted.first_token(&self.prefill, self.model.accuracies(), took);

@@ -6,6 +6,7 @@ use usher_core::random::mix;
 use usher_plugin::MAX_RECORD;
 
 use super::super::Kind;
+use super::super::busy_periods::Observed;
 use super::super::group::Steps;
 use super::super::link::Transfers;
 use super::super::time::millis;
@@ -293,7 +294,8 @@ fn move_caches(model: &Model, pods: &Snapshot, samples: u32) -> [f64; 2] {
     for n in 0..samples {
         let (computed, alone) = (0.1 + 0.01 * f64::from(n % 7), 0.1 * f64::from(n % 5));
         let seconds = computed + 4.0 * alone;
-        backlog.link().observe(computed, alone, seconds, millis(model.clock().elapsed()));
+        let observed = Observed { began: computed, alone, seconds };
+        backlog.link().observe(&observed, millis(model.clock().elapsed()));
         backlog.group().first_token(0.0, 0.0, alone, 0.03 + 4.0 * alone, 1.0, 0);
     }
     seem(model, pods)

@@ -3,9 +3,7 @@
 //!
 //! Transfers to one endpoint share its link, so one that begins now ends after all that are
 //! on their way. When others begin isn't seen; they count as if each began when it was booked,
-//! which makes the same queue, only earlier. How fast the link is follows from first tokens: a transfer began when its
-//! prompt should have been computed, or when the one that arrived before it had left the link. What was expected of
-//! others has no part in that: expected too long, it would make the link look slow, and the next ones longer.
+//! which makes the same queue, only earlier. How fast the link is follows from first tokens: [`busy_periods`](super::busy_periods).
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,10 +13,11 @@ use usher_core::endpoints::Nearness;
 use usher_core::random::mix;
 use usher_plugin::{Import, MalformedRecord};
 
+use super::busy_periods::{BusyPeriods, Observed};
 use super::evidence::Known;
 use super::fit::Fit;
 use super::link_queue::LinkQueue;
-use super::time::nanos;
+use super::time::{millis, nanos};
 use crate::record::{RecordReader, RecordWriter};
 
 /// Times that a transfer takes as long as configured, and times that a prompt takes as long
@@ -69,9 +68,25 @@ pub(super) struct Link {
     /// Times that a transfer takes as long as configured, as `f64` bits.
     factor: AtomicU64,
     // Taken when a transfer is booked, and when it ends.
-    queue: Mutex<LinkQueue>,
-    // Taken when a first token comes of a prompt that another endpoint computed.
+    moving: Mutex<Moving>,
+    // Taken when a busy period has ended.
     fit: Mutex<Known<Fit<2>>>,
+}
+
+/// Transfers that haven't ended.
+#[derive(Debug, Default)]
+struct Moving {
+    queue: LinkQueue,
+    periods: BusyPeriods,
+}
+
+/// Transfer whose arrival will be seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// Seconds that it takes alone, as configured.
+    pub(super) alone: f64,
+    /// Seconds until its prompt should be computed; `None`: nothing is learned beside it.
+    pub(super) computed: Option<f64>,
 }
 
 impl Default for Link {
@@ -80,7 +95,7 @@ impl Default for Link {
             until: AtomicU64::new(0),
             tokens: AtomicI64::new(0),
             factor: AtomicU64::new(1f64.to_bits()),
-            queue: Mutex::default(),
+            moving: Mutex::default(),
             fit: Mutex::new(Known::new(Fit::with_deviation(EXPECTED, LEAST, DEVIATION))),
         }
     }
@@ -102,45 +117,61 @@ impl Link {
         self.tokens.load(Relaxed).max(0) as f64
     }
 
-    /// Books a transfer of so many tokens that takes so long alone. Returns its number, and `true` if others are on the
-    /// link whose arrival won't be seen.
-    pub(super) fn book(&self, takes: Duration, tokens: i64, is_seen: bool, now: Duration) -> (u64, bool) {
-        let mut queue = self.queue();
-        let has_unseen = queue.has_unseen(now);
-        let number = queue.add(takes, is_seen, now);
-        self.until.store(nanos(queue.until()), Relaxed);
+    /// Books a transfer of so many tokens that should take so long alone. Returns its number. `seen`: its arrival will be.
+    pub(super) fn book(&self, takes: Duration, tokens: i64, seen: Option<Seen>, now: Duration) -> u64 {
+        let mut moving = self.moving();
+        // When those leave the link won't be known.
+        let has_unseen = moving.queue.has_unseen(now);
+        let number = moving.queue.add(takes, seen.is_some(), now);
+        match seen {
+            // Nothing is moved.
+            _ if takes.is_zero() => {}
+            Some(Seen { alone, computed }) => {
+                let computed = computed.filter(|_| !has_unseen);
+                let computed = computed.and_then(|computed| Duration::try_from_secs_f64(computed).ok());
+                let begins = computed.map(|computed| now.saturating_add(computed));
+                let until = moving.queue.until();
+                moving.periods.book(number, begins, alone, until, now);
+            }
+            None => moving.periods.book_unseen(),
+        }
+        self.until.store(nanos(moving.queue.until()), Relaxed);
         self.tokens.fetch_add(tokens, Relaxed);
-        (number, has_unseen)
+        number
     }
 
     /// Removes the rest and the tokens of a transfer that has arrived or never will.
     pub(super) fn remove(&self, number: u64, tokens: i64, now: Duration) {
-        let mut queue = self.queue();
-        queue.remove(number, now);
-        self.until.store(nanos(queue.until()), Relaxed);
+        let mut moving = self.moving();
+        moving.periods.leave(number, now);
+        moving.queue.remove(number, now);
+        self.until.store(nanos(moving.queue.until()), Relaxed);
         self.tokens.fetch_sub(tokens, Relaxed);
     }
 
-    /// A transfer has arrived now. Returns when the one before it did.
-    pub(super) fn arrive(&self, now: Duration) -> Option<Duration> {
-        self.queue().arrive(now)
+    /// A transfer has arrived now.
+    pub(super) fn arrive(&self, number: u64, now: Duration) {
+        let observed = self.moving().periods.arrive(number, now);
+        if let Some(observed) = observed {
+            self.observe(&observed, millis(now));
+        }
     }
 
-    /// A first token came after so many seconds, where the transfer should have begun after `began`, and moving it
-    /// alone takes `alone` as configured.
-    pub(super) fn observe(&self, began: f64, alone: f64, seconds: f64, now_ms: u64) {
+    /// Learns from times of busy periods.
+    pub(super) fn observe(&self, &Observed { began, alone, seconds }: &Observed, now_ms: u64) {
         let mut fit = self.fit();
         fit.observed(now_ms).observe(&[began, alone], seconds);
         self.factor.store(fit.coefficients()[1].to_bits(), Relaxed);
     }
 
-    /// Transfers that it learned from, and the factor.
+    /// Observations of busy periods, and the factor.
     pub(super) fn learned(&self) -> (u64, f64) {
         (self.fit().samples(), self.factor())
     }
 
     /// Forgets what was learned.
     pub(super) fn forget(&self) {
+        self.moving().periods.forget();
         let Self { fit, factor, .. } = Self::default();
         *self.fit() = fit.into_inner().unwrap_or_else(PoisonError::into_inner);
         self.factor.store(factor.into_inner(), Relaxed);
@@ -168,8 +199,8 @@ impl Link {
         is_better
     }
 
-    fn queue(&self) -> MutexGuard<'_, LinkQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn moving(&self) -> MutexGuard<'_, Moving> {
+        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn fit(&self) -> MutexGuard<'_, Known<Fit<2>>> {

@@ -11,8 +11,6 @@ pub(super) struct LinkQueue {
     /// Begin of the first transfer, and end of the last.
     since: Duration,
     until: Duration,
-    /// Time of the last arrival.
-    arrived: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -53,11 +51,6 @@ impl LinkQueue {
             self.since = now;
         }
         self.until = self.until.saturating_sub(rest);
-    }
-
-    /// A transfer has arrived now. Returns when the one before it did.
-    pub(super) fn arrive(&mut self, now: Duration) -> Option<Duration> {
-        self.arrived.replace(now)
     }
 
     /// Returns `true` if a transfer is on the link whose arrival won't be seen.

@@ -15,6 +15,7 @@ mod backlog;
 mod batch_slots;
 mod booking;
 mod build;
+mod busy_periods;
 mod chance;
 pub mod cost;
 mod disaggregated;

@@ -58,7 +58,7 @@ pub struct GroupReport {
 pub struct LinkReport {
     /// Endpoint that decodes.
     pub endpoint: String,
-    /// Transfers that it learned from.
+    /// Measurements that it learned from, each of two transfers or more.
     pub samples: u64,
     /// Times that a transfer takes as long as configured.
     pub factor: f64,
