@@ -227,7 +227,8 @@ fn slow_links_and_steps_of_decoding_endpoints_are_learned() {
     let handler = "pairing: joint, kvBytesPerToken: 1, links: {none: 100000}, peakPrefillThroughput: 8000, \
                    deciders: {prefill: always-disagg-pd-decider}";
     let (pool, clock) = fleet(&config(handler, "", ["", ""]), 1, 2);
-    for round in 0..400 {
+    // A link is measured by two transfers or more, and what isn't known to be its share is put down to prompts at first.
+    for round in 0..1000 {
         // Prompts are computed one after the other at 8,000 tokens/s. Links are ten times slower
         // than configured.
         let lengths: Vec<usize> = [1 + round % 7, 1 + round % 7 + round % 3][..1 + round % 2].to_vec();
