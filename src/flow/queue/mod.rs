@@ -121,7 +121,7 @@ pub struct Queue {
     soft_opens: Nanos,
     /// Requests that come no longer wait.
     is_draining: bool,
-    /// Those that came since it drains and have not gone yet.
+    /// Waiting requests that came since the drain began.
     newcomers: Vec<Ticket>,
     is_closed: bool,
 }

@@ -214,7 +214,7 @@ async fn small_frames_reset_stalled_streams_first() {
 }
 
 #[test]
-fn closed_connections_are_a_line_of_the_log_for_each_power_of_two() {
+fn log_of_closed_connections_is_bounded() {
     let budget = Arc::new(Budget::default());
     let rooms: Vec<_> = (0..1000).map(|_| ConnectionRoom::new(&budget, Windows::LARGEST)).collect();
     let counts: Vec<u64> = rooms.iter().filter_map(|room| budget.evict(room.unread())).collect();

@@ -64,7 +64,7 @@ struct Period {
     began: f64,
     /// Seconds that transfers take alone that were under way at its begin, of which a part may have been moved before.
     before: f64,
-    /// Those that all take alone that arrived, and their number.
+    /// Sum of the seconds that each arrived transfer takes alone, and number of these.
     alone: f64,
     arrivals: u32,
 }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn transfer_that_never_arrives_does_not_make_the_link_look_busy() {
+    fn transfer_that_never_arrives_leaves_the_link_idle() {
         let mut periods = booked(&[100]);
         let mut seen = Vec::new();
         for number in 1..1000 {

@@ -57,7 +57,7 @@ struct Naive {
     /// Flows of each band by whose turn comes first.
     turns: [Vec<usize>; 3],
     draining: bool,
-    /// Those that came since.
+    /// Requests that came since the drain began.
     newcomers: Vec<usize>,
     closed: bool,
 }

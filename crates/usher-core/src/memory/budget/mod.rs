@@ -106,7 +106,7 @@ pub struct Budget {
     // connections or unread data take too much.
     pub(super) connections: Mutex<Vec<Arc<Unread>>>,
     pub(super) evicted: AtomicU64,
-    /// Those that held unread data or unsent replies.
+    /// Connections among these that were closed for unread data or unsent replies.
     pub(super) evicted_full: AtomicU64,
     // Taken to choose connections that leave, by one thread at a time; the others go on.
     pub(super) retiring: Mutex<()>,

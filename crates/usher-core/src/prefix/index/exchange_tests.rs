@@ -164,7 +164,7 @@ fn export_has_what_this_process_added_and_is_still_held() {
 }
 
 #[test]
-fn export_of_a_lost_stream_has_restored_blocks_that_no_other_has_published() {
+fn export_of_a_lost_stream_has_restored_blocks() {
     let here = pool(&["a", "b", "c"]);
     let [a, b, c] = [0, 1, 2].map(|at| &here.endpoints()[at]);
     let index = index(100);

@@ -249,7 +249,7 @@ fn lost_stream_is_published_again() {
 }
 
 #[test]
-fn lost_blocks_of_replicas_that_are_gone_are_published_about_once() {
+fn lost_blocks_of_gone_replicas_are_published_once() {
     let names: Vec<String> = (0..40).map(|number| number.to_string()).collect();
     let (pool, budget) = (pool(&names.iter().map(String::as_str).collect::<Vec<_>>()), Arc::default());
     let mut gone = Replica::new(1, &pool, &budget);
@@ -285,7 +285,7 @@ fn lost_blocks_of_replicas_that_are_gone_are_published_about_once() {
 }
 
 #[test]
-fn lost_blocks_of_a_replica_that_died_before_are_published_once_it_expires() {
+fn lost_blocks_are_published_when_their_replica_expires() {
     let (pool, budget) = (pool(&["a"]), Arc::default());
     let [mut gone, mut later, mut left] = [1, 2, 3].map(|number| Replica::new(number, &pool, &budget));
     gone.add(0, &[1, 2]);

@@ -15,7 +15,7 @@ fn asking() -> Bench {
 }
 
 #[test]
-fn live_messages_are_applied_while_an_optional_replay_waits() {
+fn live_messages_apply_during_an_optional_replay() {
     for began in [false, true] {
         let mut bench = asking();
         if began {
@@ -58,7 +58,7 @@ fn an_optional_replay_takes_over_with_its_first_message() {
 }
 
 #[test]
-fn an_optional_replay_of_less_than_is_known_changes_nothing() {
+fn a_shorter_optional_replay_is_ignored() {
     for first in [9, 12] {
         let mut bench = asking();
         (10..20).for_each(|sequence| drop(bench.live(1, sequence)));
@@ -84,7 +84,7 @@ fn a_gap_beside_an_optional_replay_is_replayed_instead() {
 }
 
 #[test]
-fn a_silent_engine_is_reconnected_beside_an_optional_replay() {
+fn silence_reconnects_during_an_optional_replay() {
     let mut bench = asking();
     bench.input(Input::Served { requests: 100 });
     assert_eq!(bench.tick_after(10_000), ["stop replay", "out of sync", "connect 2"]);
