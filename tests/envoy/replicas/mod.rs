@@ -185,6 +185,23 @@ impl Pool {
         .await;
     }
 
+    /// Waits until each replica counts its own requests alone.
+    async fn loses_its_store(&self) {
+        for replica in &self.replicas {
+            replica.is_connected(false).await;
+            eventually("none of the others", async || replica.requests().await.1 == 0).await;
+        }
+    }
+
+    /// Waits until all replicas know the same again.
+    async fn finds_its_store(&self) {
+        for replica in &self.replicas {
+            replica.is_connected(true).await;
+        }
+        self.know_each_other().await;
+        self.know_the_same_prefixes().await;
+    }
+
     /// Waits until nothing is under way anywhere, as each replica sees it.
     async fn becomes_idle(&self) {
         let mut before = Vec::new();
@@ -243,17 +260,10 @@ async fn store_that_is_killed_under_load_fails_no_request() {
     load.answers(30).await;
     pool.know_each_other().await;
     redis.kill();
-    for replica in &pool.replicas {
-        replica.is_connected(false).await;
-        eventually("none of the others", async || replica.requests().await.1 == 0).await;
-    }
+    pool.loses_its_store().await;
     load.answers(90).await;
     redis.restart().await;
-    for replica in &pool.replicas {
-        replica.is_connected(true).await;
-    }
-    pool.know_each_other().await;
-    pool.know_the_same_prefixes().await;
+    pool.finds_its_store().await;
     assert_eq!(load.end().await, NONE);
     drop(held);
     pool.becomes_idle().await;
@@ -268,17 +278,10 @@ async fn store_that_stops_under_load_fails_no_request() {
     pool.know_each_other().await;
     redis.signal("STOP");
     // It takes connections, and says nothing.
-    for replica in &pool.replicas {
-        replica.is_connected(false).await;
-        eventually("none of the others", async || replica.requests().await.1 == 0).await;
-    }
+    pool.loses_its_store().await;
     load.answers(90).await;
     redis.signal("CONT");
-    for replica in &pool.replicas {
-        replica.is_connected(true).await;
-    }
-    pool.know_each_other().await;
-    pool.know_the_same_prefixes().await;
+    pool.finds_its_store().await;
     assert_eq!(load.end().await, NONE);
     drop(held);
     pool.becomes_idle().await;
